@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The device contract: what a backend implements. Every function pointer is mandatory. core resolves addresses; a backend gets
+ * a program of steps (op, variant, narrowed arguments, tensors) and runs a range of it.
+ */
+#ifndef KEDGE_DEVICE_H
+#define KEDGE_DEVICE_H
+
+#include "core/op.h"
+
+/* Which build of the kernels a node needs: by the storage dtype of its x tensors. */
+typedef enum kedge_variant { KEDGE_VARIANT_F32, KEDGE_VARIANT_BF16, KEDGE_VARIANT_F64, KEDGE_VARIANT_COUNT } kedge_variant;
+
+/* A tensor as a kernel sees it. Element (i.., j) of the last dimension lies at row * pitch + j, rows counted over all leading
+ * dimensions; pitch is in elements and differs from the last dimension only for slots marked ~. */
+typedef struct kedge_tensor {
+  void *data;
+  void *const *parts; /* slots marked #: address of each index of dimension 0; data is NULL then. Else NULL */
+  kedge_dtype dtype;
+  uint32_t rank, dims[KEDGE_MAX_RANK], pitch;
+} kedge_tensor;
+
+/* One call of a kernel. An absent optional input has rank 0 and data NULL. */
+typedef struct kedge_call {
+  const void *args; /* kedge_args_<op> with the variant's kedge_real */
+  kedge_tensor in[KEDGE_MAX_IN], out[KEDGE_MAX_OUT];
+  void *scratch; /* as many bytes as the backend's scratch() asked for this call, 64-byte aligned */
+  uint32_t threads;
+} kedge_call;
+
+typedef void (*kedge_kernel)(const kedge_call *call);
+
+typedef struct kedge_step {
+  kedge_op op;
+  kedge_variant variant;
+  uint32_t node; /* index in the graph, for messages */
+  kedge_call call;
+} kedge_step;
+
+typedef struct kedge_limits {
+  uint64_t max_buffer; /* bytes */
+  uint32_t alignment;  /* of values in the arena, bytes */
+  uint32_t threads;
+  bool host_memory;    /* buffer addresses are host pointers */
+  bool computes;       /* false for `null`: buffers have sizes but no memory */
+  bool f64;            /* has the all-double kernels */
+} kedge_limits;
+
+struct kedge_buffer {
+  kedge_device *device;
+  uint64_t address, bytes; /* address as kernels see it */
+  void *handle;            /* the backend's own */
+  bool borrowed;
+};
+
+typedef struct kedge_backend {
+  const char *name;
+  kedge_status (*open)(const kedge_open_options *options, kedge_device *device); /* fills device->state, description */
+  void (*close)(kedge_device *device);
+  void (*limits)(const kedge_device *device, kedge_limits *limits);
+  kedge_status (*buffer_new)(kedge_device *device, uint64_t bytes, kedge_buffer *buffer); /* zeroed */
+  kedge_status (*buffer_wrap)(kedge_device *device, const void *memory, uint64_t bytes, kedge_buffer *buffer);
+  void (*buffer_free)(kedge_buffer *buffer);
+  kedge_status (*write)(kedge_buffer *buffer, uint64_t offset, const void *data, uint64_t bytes);
+  kedge_status (*read)(const kedge_buffer *buffer, uint64_t offset, void *data, uint64_t bytes);
+  kedge_status (*fill)(kedge_buffer *buffer, uint64_t offset, uint64_t bytes, uint8_t byte);
+  uint64_t (*scratch)(const kedge_device *device, const kedge_step *step); /* bytes that a step needs */
+  kedge_status (*run)(kedge_device *device, const kedge_step *steps, uint32_t count);
+  kedge_status (*sync)(kedge_device *device);
+  double (*time)(kedge_device *device); /* seconds, monotonic, after a sync */
+} kedge_backend;
+
+struct kedge_device {
+  const kedge_backend *backend;
+  kedge_limits limits;
+  void *state;
+  char description[128];
+};
+
+extern const kedge_backend kedge__backend_ref, kedge__backend_cpu, kedge__backend_null;
+
+/* Memory of host backends (ref, cpu): shared by their tables. core/host.c */
+kedge_status kedge__host_buffer_new(kedge_device *device, uint64_t bytes, kedge_buffer *buffer);
+kedge_status kedge__host_buffer_wrap(kedge_device *device, const void *memory, uint64_t bytes, kedge_buffer *buffer);
+void kedge__host_buffer_free(kedge_buffer *buffer);
+kedge_status kedge__host_write(kedge_buffer *buffer, uint64_t offset, const void *data, uint64_t bytes);
+kedge_status kedge__host_read(const kedge_buffer *buffer, uint64_t offset, void *data, uint64_t bytes);
+kedge_status kedge__host_fill(kedge_buffer *buffer, uint64_t offset, uint64_t bytes, uint8_t byte);
+kedge_status kedge__host_sync(kedge_device *device);
+double kedge__host_time(kedge_device *device);
+
+/* The reference kernel of an op. Never NULL. */
+kedge_kernel kedge__reference(kedge_op op, kedge_variant variant);
+
+#endif
