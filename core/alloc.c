@@ -44,7 +44,9 @@ void *kedge_realloc(void *memory, size_t count, size_t size) {
   return grown ? grown : failed(count, size);
 }
 
-void kedge_free(void *memory) { free(memory); }
+void kedge_free(void *memory) {
+  free(memory);
+}
 
 char *kedge_strdup(const char *text) {
   size_t size = strlen(text) + 1;

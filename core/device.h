@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The device contract: what a backend implements. Every function pointer is mandatory. core resolves addresses; a backend gets
- * a program of steps (op, variant, narrowed arguments, tensors) and runs a range of it.
+ * The device contract: what a backend implements. Every function pointer is mandatory. core resolves
+ * addresses; a backend gets a program of steps (op, variant, narrowed arguments, tensors) and runs a range of
+ * it.
  */
 #ifndef KEDGE_DEVICE_H
 #define KEDGE_DEVICE_H
@@ -9,10 +10,16 @@
 #include "core/op.h"
 
 /* Which build of the kernels a node needs: by the storage dtype of its x tensors. */
-typedef enum kedge_variant { KEDGE_VARIANT_F32, KEDGE_VARIANT_BF16, KEDGE_VARIANT_F64, KEDGE_VARIANT_COUNT } kedge_variant;
+typedef enum kedge_variant {
+  KEDGE_VARIANT_F32,
+  KEDGE_VARIANT_BF16,
+  KEDGE_VARIANT_F64,
+  KEDGE_VARIANT_COUNT
+} kedge_variant;
 
-/* A tensor as a kernel sees it. Element (i.., j) of the last dimension lies at row * pitch + j, rows counted over all leading
- * dimensions; pitch is in elements and differs from the last dimension only for slots marked ~. */
+/* A tensor as a kernel sees it. Element (i.., j) of the last dimension lies at row * pitch + j, rows counted
+ * over all leading dimensions; pitch is in elements and differs from the last dimension only for slots marked
+ * ~. */
 typedef struct kedge_tensor {
   void *data;
   void *const *parts; /* slots marked #: address of each index of dimension 0; data is NULL then. Else NULL */
@@ -41,9 +48,9 @@ typedef struct kedge_limits {
   uint64_t max_buffer; /* bytes */
   uint32_t alignment;  /* of values in the arena, bytes */
   uint32_t threads;
-  bool host_memory;    /* buffer addresses are host pointers */
-  bool computes;       /* false for `null`: buffers have sizes but no memory */
-  bool f64;            /* has the all-double kernels */
+  bool host_memory; /* buffer addresses are host pointers */
+  bool computes;    /* false for `null`: buffers have sizes but no memory */
+  bool f64;         /* has the all-double kernels */
 } kedge_limits;
 
 struct kedge_buffer {
@@ -55,7 +62,8 @@ struct kedge_buffer {
 
 typedef struct kedge_backend {
   const char *name;
-  kedge_status (*open)(const kedge_open_options *options, kedge_device *device); /* fills device->state, description */
+  kedge_status (*open)(const kedge_open_options *options,
+                       kedge_device *device); /* fills device->state, description */
   void (*close)(kedge_device *device);
   void (*limits)(const kedge_device *device, kedge_limits *limits);
   kedge_status (*buffer_new)(kedge_device *device, uint64_t bytes, kedge_buffer *buffer); /* zeroed */
@@ -81,7 +89,8 @@ extern const kedge_backend kedge__backend_ref, kedge__backend_cpu, kedge__backen
 
 /* Memory of host backends (ref, cpu): shared by their tables. core/host.c */
 kedge_status kedge__host_buffer_new(kedge_device *device, uint64_t bytes, kedge_buffer *buffer);
-kedge_status kedge__host_buffer_wrap(kedge_device *device, const void *memory, uint64_t bytes, kedge_buffer *buffer);
+kedge_status kedge__host_buffer_wrap(kedge_device *device, const void *memory, uint64_t bytes,
+                                     kedge_buffer *buffer);
 void kedge__host_buffer_free(kedge_buffer *buffer);
 kedge_status kedge__host_write(kedge_buffer *buffer, uint64_t offset, const void *data, uint64_t bytes);
 kedge_status kedge__host_read(const kedge_buffer *buffer, uint64_t offset, void *data, uint64_t bytes);

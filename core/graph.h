@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The graph's insides, for core's own files: build (graph.c, view.c), gradient (gradient.c), plan (plan.c), run (run.c).
- * Everything is an index into two arrays, nodes and values; index 0 of values is KEDGE_NONE.
+ * The graph's insides, for core's own files: build (graph.c, view.c), gradient (gradient.c), plan (plan.c),
+ * run (run.c). Everything is an index into two arrays, nodes and values; index 0 of values is KEDGE_NONE.
  */
 #ifndef KEDGE_GRAPH_H
 #define KEDGE_GRAPH_H
@@ -51,26 +51,30 @@ struct kedge_graph {
 };
 
 /* New value; KEDGE_NONE after a failure. The name is copied. */
-kedge_value kedge__value_new(kedge_graph *graph, kedge_storage storage, const kedge_shape *shape, const char *name);
+kedge_value kedge__value_new(kedge_graph *graph, kedge_storage storage, const kedge_shape *shape,
+                             const char *name);
 /* Whether a value's elements are dense (pitch equals the last dimension, or there is one row). */
 bool kedge__is_dense(const kedge_graph *graph, kedge_value value);
 /* "x f32[3,4], w bf16[4]" of a node's inputs, into text. */
-void kedge__describe(const kedge_graph *graph, const kedge_value *in, uint32_t count, char *text, size_t size);
+void kedge__describe(const kedge_graph *graph, const kedge_value *in, uint32_t count, char *text,
+                     size_t size);
 
-/* ---- Plan (plan.c): a pure function from graph to offsets ---------------------------------------------------------- */
+/* ---- Plan (plan.c): a pure function from graph to offsets
+ * ---------------------------------------------------------- */
 
 typedef struct kedge_plan {
-  uint8_t *live;      /* node i runs: an output or a state change depends on it */
-  uint64_t *offset;   /* of value v in the arena, bytes; UINT64_MAX: not there */
-  uint32_t *first;    /* node that writes value v, and the last node that reads it (node_count if it is an output) */
+  uint8_t *live;    /* node i runs: an output or a state change depends on it */
+  uint64_t *offset; /* of value v in the arena, bytes; UINT64_MAX: not there */
+  uint32_t
+      *first; /* node that writes value v, and the last node that reads it (node_count if it is an output) */
   uint32_t *last;
   kedge_value *owner; /* value whose memory v uses: itself, or through in-place its input's */
   uint64_t bytes, naive;
   uint32_t nodes, dead;
 } kedge_plan;
 
-/* Liveness, in-place, largest first, offsets aligned to `alignment`. Deterministic. The plan's arrays are the caller's to
- * destroy. */
+/* Liveness, in-place, largest first, offsets aligned to `alignment`. Deterministic. The plan's arrays are the
+ * caller's to destroy. */
 kedge_status kedge__plan_make(const kedge_graph *graph, uint32_t alignment, kedge_plan *plan);
 void kedge__plan_destroy(kedge_plan *plan);
 

@@ -4,8 +4,9 @@
  * core/ops/<family>.c has three parts, compiled apart:
  *
  *   KEDGE_PART_RULES    builders, KEDGE_SHAPE(op), KEDGE_GRADIENT(op) or KEDGE_NO_GRADIENT(op)
- *   KEDGE_PART_KERNELS  KEDGE_KERNEL(op): the reference kernel, once for each storage type (core/ops/kernel.h)
- *   KEDGE_PART_CASES    KEDGE_CASES(op): test cases (tests/support/cases.h), compiled into the tests
+ *   KEDGE_PART_KERNELS  KEDGE_KERNEL(op): the reference kernel, once for each storage type
+ * (core/ops/kernel.h) KEDGE_PART_CASES    KEDGE_CASES(op): test cases (tests/support/cases.h), compiled into
+ * the tests
  */
 #ifndef KEDGE_OP_H
 #define KEDGE_OP_H
@@ -22,8 +23,14 @@ typedef enum kedge_op {
 
 enum { KEDGE_OP_NODIFF = 1, KEDGE_OP_STATE = 2, KEDGE_OP_KEEP = 4, KEDGE_OP_INPLACE = 8 };
 typedef enum kedge_op_kind { KEDGE_KIND_KERNEL, KEDGE_KIND_COLLECTIVE } kedge_op_kind;
-typedef enum kedge_grid { KEDGE_GRID_ELEMENTS, KEDGE_GRID_ROWS, KEDGE_GRID_TILES, KEDGE_GRID_GROUPED, KEDGE_GRID_HEADS,
-                          KEDGE_GRID_SINGLE } kedge_grid;
+typedef enum kedge_grid {
+  KEDGE_GRID_ELEMENTS,
+  KEDGE_GRID_ROWS,
+  KEDGE_GRID_TILES,
+  KEDGE_GRID_GROUPED,
+  KEDGE_GRID_HEADS,
+  KEDGE_GRID_SINGLE
+} kedge_grid;
 
 /* One input or output of a row's signature. */
 typedef struct kedge_slot {
@@ -37,9 +44,10 @@ typedef struct kedge_shape {
   uint32_t rank, dims[KEDGE_MAX_RANK];
 } kedge_shape;
 
-/* Shape rule: checks `in` (absent optional inputs have rank 0 and `present` false) against args, fills args' dimensions and the
- * shapes of the outputs (rank and dims; the dtype is preset from the signature, w outputs from the builder's request).
- * Returns kedge_fail(KEDGE_ERR_SHAPE, "what was expected and what came") to refuse; the graph adds op name and shapes. */
+/* Shape rule: checks `in` (absent optional inputs have rank 0 and `present` false) against args, fills args'
+ * dimensions and the shapes of the outputs (rank and dims; the dtype is preset from the signature, w outputs
+ * from the builder's request). Returns kedge_fail(KEDGE_ERR_SHAPE, "what was expected and what came") to
+ * refuse; the graph adds op name and shapes. */
 typedef struct kedge_shape_rule {
   const kedge_shape *in;
   const bool *present;
@@ -47,8 +55,8 @@ typedef struct kedge_shape_rule {
   void *args; /* kedge_args_<op>, doubles */
 } kedge_shape_rule;
 
-/* Gradient rule: sets din[i] for every input with need[i], by appending nodes, from in, out, args and dout (KEDGE_NONE where no
- * gradient came in). The dtype of din[i] is in[i]'s storage dtype or f32. */
+/* Gradient rule: sets din[i] for every input with need[i], by appending nodes, from in, out, args and dout
+ * (KEDGE_NONE where no gradient came in). The dtype of din[i] is in[i]'s storage dtype or f32. */
 typedef struct kedge_gradient_rule {
   kedge_graph *graph;
   const kedge_value *in, *out, *dout;
@@ -74,22 +82,24 @@ const kedge_op_info *kedge_op_get(kedge_op op);
 /* By name; KEDGE_OP_COUNT if there is none. */
 kedge_op kedge_op_find(const char *name);
 
-#define KEDGE_SHAPE(op) kedge_status kedge__shape_##op(kedge_shape_rule *rule)
+#define KEDGE_SHAPE(op)    kedge_status kedge__shape_##op(kedge_shape_rule *rule)
 #define KEDGE_GRADIENT(op) void kedge__gradient_##op(kedge_gradient_rule *rule)
-#define KEDGE_NO_GRADIENT(op)                                                                                          \
-  void kedge__gradient_##op(kedge_gradient_rule *rule) { (void)rule; }
+#define KEDGE_NO_GRADIENT(op)                                                                                \
+  void kedge__gradient_##op(kedge_gradient_rule *rule) {                                                     \
+    (void)rule;                                                                                              \
+  }
 
-#define KEDGE_OP(name, ...)                                                                                            \
-  KEDGE_SHAPE(name);                                                                                                   \
+#define KEDGE_OP(name, ...)                                                                                  \
+  KEDGE_SHAPE(name);                                                                                         \
   KEDGE_GRADIENT(name);
 #include "core/ops.def"
 #undef KEDGE_OP
 
-/* Appends a node. `in` has the row's number of inputs (KEDGE_NONE for absent optional ones); `args` is copied (double version);
- * `dtype` is the dtype of w outputs. Returns the first output, or KEDGE_NONE (after a failure, and for ops without outputs).
- * outs (may be NULL) receives all outputs. */
-kedge_value kedge__node(kedge_graph *graph, kedge_op op, const kedge_value *in, const void *args, kedge_dtype dtype,
-                        kedge_value *outs);
+/* Appends a node. `in` has the row's number of inputs (KEDGE_NONE for absent optional ones); `args` is copied
+ * (double version); `dtype` is the dtype of w outputs. Returns the first output, or KEDGE_NONE (after a
+ * failure, and for ops without outputs). outs (may be NULL) receives all outputs. */
+kedge_value kedge__node(kedge_graph *graph, kedge_op op, const kedge_value *in, const void *args,
+                        kedge_dtype dtype, kedge_value *outs);
 /* Makes the graph fail: sticky, the first one wins. Returns KEDGE_NONE. */
 kedge_value kedge__graph_fail(kedge_graph *graph, kedge_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -25,7 +25,8 @@ const char *kedge_status_text(kedge_status status) {
 enum { MESSAGE_SIZE = 1024 };
 static _Thread_local char message[MESSAGE_SIZE];
 
-/* A message is one line on a terminal whatever a hostile file put into a name. Bytes over 127 (UTF-8) pass. */
+/* A message is one line on a terminal whatever a hostile file put into a name. Bytes over 127 (UTF-8) pass.
+ */
 static void set_message(const char *raw) {
   size_t out = 0;
   for (const unsigned char *c = (const unsigned char *)raw; *c && out + 5 < MESSAGE_SIZE; c++) {
@@ -59,6 +60,10 @@ kedge_status kedge_fail_in(kedge_status status, const char *format, ...) {
   return status;
 }
 
-const char *kedge_message(void) { return message; }
+const char *kedge_message(void) {
+  return message;
+}
 
-const char *kedge_version(void) { return "0.1.0"; }
+const char *kedge_version(void) {
+  return "0.1.0";
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Backend `cpu`: tuned kernels (backends/cpu/kernels, one build an instruction set) where kernels.def lists
+ * them, the reference kernels for the rest. Picks the instruction set once, when it opens: KEDGE_ISA or the
+ * best that the machine has.
+ */
+#include "core/device.h"
+
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void openblas_set_num_threads(int count);
+
+typedef struct cpu_kernel {
+  kedge_kernel run;
+  uint64_t (*scratch)(const kedge_call *call); /* NULL: none */
+} cpu_kernel;
+
+typedef cpu_kernel cpu_table[KEDGE_OP_COUNT][2]; /* [op][f32, bf16]; run NULL: the reference kernel */
+
+#define DECLARE(isa, op)                                                                                     \
+  void kedge_cpu_##isa##_f32_##op(const kedge_call *call);                                                   \
+  void kedge_cpu_##isa##_bf16_##op(const kedge_call *call);
+#define DECLARE_SCRATCH(isa, op)                                                                             \
+  DECLARE(isa, op)                                                                                           \
+  uint64_t kedge_cpu_##isa##_f32_##op##_scratch(const kedge_call *call);                                     \
+  uint64_t kedge_cpu_##isa##_bf16_##op##_scratch(const kedge_call *call);
+#define ROW(isa, op)                                                                                         \
+  [KEDGE_OP_##op] = {{kedge_cpu_##isa##_f32_##op, NULL}, {kedge_cpu_##isa##_bf16_##op, NULL}},
+#define ROW_SCRATCH(isa, op)                                                                                 \
+  [KEDGE_OP_##op] = {{kedge_cpu_##isa##_f32_##op, kedge_cpu_##isa##_f32_##op##_scratch},                     \
+                     {kedge_cpu_##isa##_bf16_##op, kedge_cpu_##isa##_bf16_##op##_scratch}},
+
+#define KEDGE_CPU(op)         DECLARE(base, op)
+#define KEDGE_CPU_SCRATCH(op) DECLARE_SCRATCH(base, op)
+#include "backends/cpu/kernels.def"
+#undef KEDGE_CPU
+#undef KEDGE_CPU_SCRATCH
+static const cpu_table table_base = {
+#define KEDGE_CPU(op)         ROW(base, op)
+#define KEDGE_CPU_SCRATCH(op) ROW_SCRATCH(base, op)
+#include "backends/cpu/kernels.def"
+#undef KEDGE_CPU
+#undef KEDGE_CPU_SCRATCH
+};
+
+#if defined(__x86_64__)
+#define KEDGE_CPU(op)         DECLARE(avx2, op) DECLARE(avx512, op)
+#define KEDGE_CPU_SCRATCH(op) DECLARE_SCRATCH(avx2, op) DECLARE_SCRATCH(avx512, op)
+#include "backends/cpu/kernels.def"
+#undef KEDGE_CPU
+#undef KEDGE_CPU_SCRATCH
+static const cpu_table table_avx2 = {
+#define KEDGE_CPU(op)         ROW(avx2, op)
+#define KEDGE_CPU_SCRATCH(op) ROW_SCRATCH(avx2, op)
+#include "backends/cpu/kernels.def"
+#undef KEDGE_CPU
+#undef KEDGE_CPU_SCRATCH
+};
+static const cpu_table table_avx512 = {
+#define KEDGE_CPU(op)         ROW(avx512, op)
+#define KEDGE_CPU_SCRATCH(op) ROW_SCRATCH(avx512, op)
+#include "backends/cpu/kernels.def"
+#undef KEDGE_CPU
+#undef KEDGE_CPU_SCRATCH
+};
+static bool has_avx2(void) {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+static bool has_avx512(void) {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+}
+#endif
+
+static bool always(void) {
+  return true;
+}
+
+/* From the best to the plainest. */
+static const struct isa {
+  const char *name;
+  const cpu_table *table;
+  bool (*present)(void);
+} isas[] = {
+#if defined(__x86_64__)
+    {"avx512", &table_avx512, has_avx512},
+    {"avx2", &table_avx2, has_avx2},
+#endif
+    {"base", &table_base, always},
+};
+
+static kedge_status choose_isa(const char *wanted, const struct isa **found) {
+  for (size_t i = 0; i < sizeof isas / sizeof *isas; i++) {
+    if (wanted && strcmp(wanted, isas[i].name)) continue;
+    if (isas[i].present()) {
+      *found = &isas[i];
+      return KEDGE_OK;
+    }
+    if (wanted) return kedge_fail(KEDGE_ERR_DEVICE, "KEDGE_ISA=%s: this machine does not have it", wanted);
+  }
+  return kedge_fail(KEDGE_ERR_ARGUMENT, "KEDGE_ISA=%s: expected avx512, avx2 or base", wanted ? wanted : "");
+}
+
+static kedge_status cpu_open(const kedge_open_options *options, kedge_device *device) {
+  const char *wanted = options->isa ? options->isa : getenv("KEDGE_ISA");
+  const struct isa *isa = NULL;
+  KEDGE_TRY(choose_isa(wanted && *wanted ? wanted : NULL, &isa));
+  int threads = options->threads ? (int)options->threads : omp_get_max_threads();
+  openblas_set_num_threads(
+      1); /* its results differ between 1 and more threads; our loops are the parallel ones */
+  device->state = (void *)(uintptr_t)isa;
+  device->limits.threads = (uint32_t)threads;
+  snprintf(device->description, sizeof device->description, "cpu (%s, %d thread%s)", isa->name, threads,
+           threads == 1 ? "" : "s");
+  return KEDGE_OK;
+}
+
+static void cpu_close(kedge_device *device) {
+  (void)device;
+}
+
+static void cpu_limits(const kedge_device *device, kedge_limits *limits) {
+  *limits = (kedge_limits){.max_buffer = UINT64_MAX / 2,
+                           .alignment = 64,
+                           .threads = device->limits.threads,
+                           .host_memory = true,
+                           .computes = true};
+}
+
+static const cpu_kernel *lookup(const kedge_device *device, const kedge_step *step) {
+  const struct isa *isa = device->state;
+  return &(*isa->table)[step->op][step->variant == KEDGE_VARIANT_BF16];
+}
+
+static uint64_t cpu_scratch(const kedge_device *device, const kedge_step *step) {
+  const cpu_kernel *kernel = lookup(device, step);
+  return kernel->scratch ? kernel->scratch(&step->call) : 0;
+}
+
+static kedge_status cpu_run(kedge_device *device, const kedge_step *steps, uint32_t count) {
+  for (uint32_t i = 0; i < count; i++) {
+    const cpu_kernel *kernel = lookup(device, &steps[i]);
+    (kernel->run ? kernel->run : kedge__reference(steps[i].op, steps[i].variant))(&steps[i].call);
+  }
+  return KEDGE_OK;
+}
+
+const kedge_backend kedge__backend_cpu = {.name = "cpu",
+                                          .open = cpu_open,
+                                          .close = cpu_close,
+                                          .limits = cpu_limits,
+                                          .buffer_new = kedge__host_buffer_new,
+                                          .buffer_wrap = kedge__host_buffer_wrap,
+                                          .buffer_free = kedge__host_buffer_free,
+                                          .write = kedge__host_write,
+                                          .read = kedge__host_read,
+                                          .fill = kedge__host_fill,
+                                          .scratch = cpu_scratch,
+                                          .run = cpu_run,
+                                          .sync = kedge__host_sync,
+                                          .time = kedge__host_time};
