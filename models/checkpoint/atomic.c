@@ -164,7 +164,7 @@ kedge_status kedge_file_read(const char *path, size_t cap, char **text, size_t *
  * ---------------------------------------------------------------------------------------------------------
  */
 
-struct kedge_output {
+struct kedge_outfile {
   char *path, *temporary, *folder;
   int fd;
   uint8_t *buffer;
@@ -179,7 +179,7 @@ static kedge_status remove_stale(void *context, const char *name) {
   return KEDGE_OK;
 }
 
-static void output_free(kedge_output *output) {
+static void output_free(kedge_outfile *output) {
   if (output->fd >= 0) close(output->fd);
   kedge_free(output->buffer);
   kedge_free(output->folder);
@@ -188,9 +188,9 @@ static void output_free(kedge_output *output) {
   kedge_free(output);
 }
 
-kedge_status kedge_output_open(const char *path, kedge_output **result) {
+kedge_status kedge_outfile_open(const char *path, kedge_outfile **result) {
   *result = NULL;
-  kedge_output *output = kedge_alloc(1, sizeof *output);
+  kedge_outfile *output = kedge_alloc(1, sizeof *output);
   if (!output) return KEDGE_ERR_MEMORY;
   output->fd = -1;
   char *base = NULL;
@@ -216,7 +216,7 @@ failed:
   return status;
 }
 
-static kedge_status write_all(kedge_output *output, const uint8_t *data, uint64_t bytes) {
+static kedge_status write_all(kedge_outfile *output, const uint8_t *data, uint64_t bytes) {
   while (bytes) {
     size_t chunk = bytes < (1u << 30) ? (size_t)bytes : 1u << 30;
     ssize_t wrote = write(output->fd, data, chunk);
@@ -229,13 +229,13 @@ static kedge_status write_all(kedge_output *output, const uint8_t *data, uint64_
   return KEDGE_OK;
 }
 
-static kedge_status flush(kedge_output *output) {
+static kedge_status flush(kedge_outfile *output) {
   size_t used = output->used;
   output->used = 0;
   return write_all(output, output->buffer, used);
 }
 
-kedge_status kedge_output_write(kedge_output *output, const void *data, uint64_t bytes) {
+kedge_status kedge_outfile_write(kedge_outfile *output, const void *data, uint64_t bytes) {
   if (bytes > BUFFER_SIZE - output->used) KEDGE_TRY(flush(output));
   if (bytes >= BUFFER_SIZE) return write_all(output, data, bytes);
   if (bytes) memcpy(output->buffer + output->used, data, (size_t)bytes);
@@ -243,13 +243,13 @@ kedge_status kedge_output_write(kedge_output *output, const void *data, uint64_t
   return KEDGE_OK;
 }
 
-void kedge_output_discard(kedge_output *output) {
+void kedge_outfile_discard(kedge_outfile *output) {
   if (!output) return;
   unlink(output->temporary);
   output_free(output);
 }
 
-kedge_status kedge_output_commit(kedge_output *output) {
+kedge_status kedge_outfile_commit(kedge_outfile *output) {
   kedge__step("flush file");
   kedge_status status = flush(output);
   if (status == KEDGE_OK && fsync(output->fd))
@@ -258,7 +258,7 @@ kedge_status kedge_output_commit(kedge_output *output) {
   if (status == KEDGE_OK && rename(output->temporary, output->path))
     status = kedge_fail(KEDGE_ERR_IO, "%s: rename: %s", output->path, strerror(errno));
   if (status != KEDGE_OK) {
-    kedge_output_discard(output);
+    kedge_outfile_discard(output);
     return status;
   }
   kedge__step("sync folder of file");
@@ -268,15 +268,15 @@ kedge_status kedge_output_commit(kedge_output *output) {
 }
 
 kedge_status kedge_file_write(const char *path, const void *data, uint64_t bytes) {
-  kedge_output *output;
-  KEDGE_TRY(kedge_output_open(path, &output));
-  kedge_status status = kedge_output_write(output, data, bytes);
-  if (status == KEDGE_OK) return kedge_output_commit(output);
-  kedge_output_discard(output);
+  kedge_outfile *output;
+  KEDGE_TRY(kedge_outfile_open(path, &output));
+  kedge_status status = kedge_outfile_write(output, data, bytes);
+  if (status == KEDGE_OK) return kedge_outfile_commit(output);
+  kedge_outfile_discard(output);
   return status;
 }
 
-static kedge_status copy_into(kedge_output *output, int fd, const char *from) {
+static kedge_status copy_into(kedge_outfile *output, int fd, const char *from) {
   for (;;) {
     if (output->used == BUFFER_SIZE) KEDGE_TRY(flush(output));
     ssize_t got = read(fd, output->buffer + output->used, BUFFER_SIZE - output->used);
@@ -291,14 +291,14 @@ kedge_status kedge_file_copy(const char *from, const char *to) {
   int fd;
   uint64_t bytes;
   KEDGE_TRY(open_regular(from, &fd, &bytes));
-  kedge_output *output = NULL;
+  kedge_outfile *output = NULL;
   kedge_status status;
-  KEDGE_GOTO(kedge_output_open(to, &output), status, done);
+  KEDGE_GOTO(kedge_outfile_open(to, &output), status, done);
   KEDGE_GOTO(copy_into(output, fd, from), status, done);
-  status = kedge_output_commit(output);
+  status = kedge_outfile_commit(output);
   output = NULL;
 done:
-  kedge_output_discard(output);
+  kedge_outfile_discard(output);
   close(fd);
   return status;
 }

@@ -19,14 +19,14 @@ kedge_status kedge_file_read(const char *path, size_t cap, char **text, size_t *
 
 /* A buffered file that appears at `path` only when it is committed; an older file of that name stays until
  * then. */
-typedef struct kedge_output kedge_output;
-kedge_status kedge_output_open(const char *path, kedge_output **output);
-kedge_status kedge_output_write(kedge_output *output, const void *data, uint64_t bytes);
+typedef struct kedge_outfile kedge_outfile;
+kedge_status kedge_outfile_open(const char *path, kedge_outfile **output);
+kedge_status kedge_outfile_write(kedge_outfile *output, const void *data, uint64_t bytes);
 /* Flushes, syncs, renames, syncs the folder. Frees `output` whatever happens; on failure nothing appears at
  * `path`. */
-kedge_status kedge_output_commit(kedge_output *output);
+kedge_status kedge_outfile_commit(kedge_outfile *output);
 /* Removes what was written and frees `output`; NULL is allowed. */
-void kedge_output_discard(kedge_output *output);
+void kedge_outfile_discard(kedge_outfile *output);
 
 /* Both atomic: a file of these bytes; a copy of a regular file (its contents; links are followed). */
 kedge_status kedge_file_write(const char *path, const void *data, uint64_t bytes);

@@ -15,14 +15,14 @@
  * ---------------------------------------------------------------------------------------------------------
  */
 
-static kedge_status write_tensor(kedge_output *output, const kedge_st_tensor *tensor, kedge_save_fetch fetch,
+static kedge_status write_tensor(kedge_outfile *output, const kedge_st_tensor *tensor, kedge_save_fetch fetch,
                                  void *context, void *piece) {
-  if (!fetch) return kedge_output_write(output, tensor->data, tensor->bytes);
+  if (!fetch) return kedge_outfile_write(output, tensor->data, tensor->bytes);
   for (uint64_t at = 0; at < tensor->bytes;) {
     uint64_t part = tensor->bytes - at < KEDGE_ST_PIECE ? tensor->bytes - at : KEDGE_ST_PIECE;
     bool own = false;
     KEDGE_TRY(fetch(context, tensor, at, piece, part, &own));
-    KEDGE_TRY(kedge_output_write(output, own ? tensor->data + at : piece, part));
+    KEDGE_TRY(kedge_outfile_write(output, own ? tensor->data + at : piece, part));
     at += part;
   }
   return KEDGE_OK;
@@ -30,20 +30,20 @@ static kedge_status write_tensor(kedge_output *output, const kedge_st_tensor *te
 
 static kedge_status write_shard(const kedge_st_file *shard, const char *path, kedge_save_fetch fetch,
                                 void *context, void *piece) {
-  kedge_output *output;
-  KEDGE_TRY(kedge_output_open(path, &output));
+  kedge_outfile *output;
+  KEDGE_TRY(kedge_outfile_open(path, &output));
   uint64_t header_bytes;
   const uint8_t *header = kedge_st_header(shard, &header_bytes);
   kedge_status status;
-  KEDGE_GOTO(kedge_output_write(output, header, header_bytes), status, failed);
+  KEDGE_GOTO(kedge_outfile_write(output, header, header_bytes), status, failed);
   for (uint32_t i = 0; i < kedge_st_count(shard); i++) {
     const kedge_st_tensor *tensor = kedge_st_at(shard, i);
     KEDGE_GOTO(write_tensor(output, tensor, fetch, context, piece), status, failed);
     kedge_st_drop(tensor);
   }
-  return kedge_output_commit(output);
+  return kedge_outfile_commit(output);
 failed:
-  kedge_output_discard(output);
+  kedge_outfile_discard(output);
   return status;
 }
 

@@ -183,7 +183,7 @@ static kedge_status build_header(const char *path, const kedge_st_spec *specs, u
   return KEDGE_OK;
 }
 
-static kedge_status write_data(kedge_output *output, const kedge_st_spec *specs, uint32_t count,
+static kedge_status write_data(kedge_outfile *output, const kedge_st_spec *specs, uint32_t count,
                                kedge_st_fill fill, void *context, void *piece) {
   for (uint32_t i = 0; i < count; i++) {
     uint64_t bytes;
@@ -191,7 +191,7 @@ static kedge_status write_data(kedge_output *output, const kedge_st_spec *specs,
     for (uint64_t at = 0; at < bytes;) {
       uint64_t part = bytes - at < KEDGE_ST_PIECE ? bytes - at : KEDGE_ST_PIECE;
       KEDGE_TRY(fill(context, i, at, piece, part));
-      KEDGE_TRY(kedge_output_write(output, piece, part));
+      KEDGE_TRY(kedge_outfile_write(output, piece, part));
       at += part;
     }
   }
@@ -202,19 +202,19 @@ kedge_status kedge_st_write(const char *path, const kedge_st_spec *specs, uint32
                             const kedge_st_pair *extra, uint32_t extra_count, kedge_st_fill fill,
                             void *context) {
   text header = {0};
-  kedge_output *output = NULL;
+  kedge_outfile *output = NULL;
   void *piece = NULL;
   kedge_status status;
   KEDGE_GOTO(build_header(path, specs, count, extra, extra_count, &header), status, done);
   status = KEDGE_ERR_MEMORY;
   if (!(piece = kedge_alloc(KEDGE_ST_PIECE, 1))) goto done;
-  KEDGE_GOTO(kedge_output_open(path, &output), status, done);
-  KEDGE_GOTO(kedge_output_write(output, header.bytes, header.used), status, done);
+  KEDGE_GOTO(kedge_outfile_open(path, &output), status, done);
+  KEDGE_GOTO(kedge_outfile_write(output, header.bytes, header.used), status, done);
   KEDGE_GOTO(write_data(output, specs, count, fill, context, piece), status, done);
-  status = kedge_output_commit(output);
+  status = kedge_outfile_commit(output);
   output = NULL;
 done:
-  kedge_output_discard(output);
+  kedge_outfile_discard(output);
   kedge_free(piece);
   kedge_free(header.bytes);
   return status;
