@@ -23,12 +23,13 @@ typedef uint32_t kedge_u32;
 
 KEDGE_ARGS(copy) { kedge_u32 rows, cols; };
 KEDGE_ARGS(fill) { kedge_u32 n, pad; kedge_real value; };
+KEDGE_ARGS(spread) { kedge_u32 n, pad; };
 KEDGE_ARGS(add) { kedge_u32 n, pad; };
 KEDGE_ARGS(mul) { kedge_u32 n, pad; };
 KEDGE_ARGS(scale) { kedge_u32 n, pad; kedge_real factor; };
 KEDGE_ARGS(swiglu) { kedge_u32 n, pad; };
 KEDGE_ARGS(swiglu_grad) { kedge_u32 n, pad; };
-KEDGE_ARGS(swiglu_gated) { kedge_u32 rows, cols, experts, pad; };
+KEDGE_ARGS(swiglu_gated) { kedge_u32 rows, cols, experts, pad; }; /* slots of weights: as many as rows */
 KEDGE_ARGS(swiglu_gated_grad) { kedge_u32 rows, cols, experts, pad; };
 
 KEDGE_ARGS(matmul) { kedge_u32 m, n, k, trans_a, trans_b, pad; };          /* A [m,k] or [k,m], B [k,n] or [n,k], C [m,n] */

@@ -19,6 +19,7 @@ extern "C" {
 kedge_value kedge_copy(kedge_graph *g, kedge_value x, kedge_dtype dtype); /* converts f32 <-> bf16; packs a window */
 kedge_value kedge_cast(kedge_graph *g, kedge_value x, kedge_dtype dtype); /* x itself if it has that dtype, else a copy */
 kedge_value kedge_fill(kedge_graph *g, kedge_dtype dtype, uint32_t rank, const uint32_t *dims, double value);
+kedge_value kedge_spread(kedge_graph *g, kedge_value x, uint32_t rank, const uint32_t *dims); /* x f32 [1], everywhere */
 kedge_value kedge_add(kedge_graph *g, kedge_value a, kedge_value b);
 kedge_value kedge_mul(kedge_graph *g, kedge_value a, kedge_value b);
 kedge_value kedge_scale(kedge_graph *g, kedge_value x, double factor);
@@ -81,7 +82,8 @@ kedge_value kedge_attention_cached(kedge_graph *g, kedge_value q, kedge_value k_
 kedge_value kedge_gather_rows(kedge_graph *g, kedge_value x, const kedge_routes *routes);  /* [T,D] -> [R,D] */
 kedge_value kedge_combine_rows(kedge_graph *g, kedge_value x, const kedge_routes *routes); /* [R,D] -> [T,D] */
 kedge_value kedge_embed(kedge_graph *g, kedge_value weight, kedge_value ids);              /* [V,D], i32 [T] -> [T,D] */
-void kedge_scatter_rows(kedge_graph *g, kedge_value dst, kedge_value x, kedge_value index); /* dst [C,D], x [T,D], i32 [T] */
+/* dst [C,D] (a parameter), x [T,D], index i32 [T] with entries < C, none twice; entries < 0 are skipped. */
+void kedge_scatter_rows(kedge_graph *g, kedge_value dst, kedge_value x, kedge_value index);
 kedge_value kedge_slice(kedge_graph *g, kedge_value x, uint32_t offset, uint32_t cols);     /* last dimension, a copy */
 kedge_value kedge_place(kedge_graph *g, kedge_value x, uint32_t offset, uint32_t total);    /* its transpose */
 kedge_value kedge_concat(kedge_graph *g, kedge_value a, kedge_value b);                     /* last dimension */

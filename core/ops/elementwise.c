@@ -1,0 +1,528 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Elementwise ops: copy, fill, spread, add, mul, scale, and swiglu plain and gated by routed weights. The
+ * tuned CPU kernels are in backends/cpu/kernels/elementwise.c; core/op.h says what the three parts are.
+ */
+#if defined(KEDGE_PART_RULES)
+#include "core/op.h"
+
+/* All inputs have the shape of the first, and so have the first `outputs` outputs; *n is their number of
+ * elements. */
+static kedge_status alike(kedge_shape_rule *rule, uint32_t inputs, uint32_t outputs, const char *what,
+                          kedge_u32 *n) {
+  for (uint32_t i = 1; i < inputs; i++) KEDGE_TRY(kedge__same_shape(&rule->in[0], &rule->in[i], what));
+  for (uint32_t i = 0; i < outputs; i++) {
+    kedge_dtype dtype = rule->out[i].dtype;
+    rule->out[i] = rule->in[0];
+    rule->out[i].dtype = dtype;
+  }
+  *n = (kedge_u32)kedge__shape_count(&rule->in[0]);
+  return KEDGE_OK;
+}
+
+/* A gradient in the dtype of `like`, so that it can stand beside it in one kernel. */
+static kedge_value as(kedge_gradient_rule *rule, kedge_value gradient, kedge_value like) {
+  return kedge_cast(rule->graph, gradient, kedge_value_dtype(rule->graph, like));
+}
+
+/* The number of elements of a shape asked for by a caller, 0 after a refusal. */
+static uint32_t wanted(kedge_graph *g, const char *op, uint32_t rank, const uint32_t *dims) {
+  uint64_t n = rank >= 1 && rank <= KEDGE_MAX_RANK;
+  for (uint32_t i = 0; n && n <= INT32_MAX && i < rank; i++) n *= dims[i];
+  if (n && n <= INT32_MAX) return (uint32_t)n;
+  kedge__graph_fail(g, KEDGE_ERR_SHAPE,
+                    "%s: expected 1 to %d dimensions, none 0, and at most %d elements, got %u dimensions", op,
+                    KEDGE_MAX_RANK, INT32_MAX, rank);
+  return 0;
+}
+
+kedge_value kedge_copy(kedge_graph *g, kedge_value x, kedge_dtype dtype) {
+  if (dtype == KEDGE_I32)
+    return kedge__graph_fail(g, KEDGE_ERR_SHAPE, "copy: expected a float dtype to copy to, got i32");
+  kedge_args_copy args = {0};
+  return kedge__node(g, KEDGE_OP_copy, &x, &args, dtype, NULL);
+}
+
+kedge_value kedge_cast(kedge_graph *g, kedge_value x, kedge_dtype dtype) {
+  if (!x || kedge_value_dtype(g, x) == dtype) return x;
+  if (kedge_graph_is_double(g) && dtype != KEDGE_I32 && kedge_value_dtype(g, x) == KEDGE_F64) return x;
+  return kedge_copy(g, x, dtype);
+}
+
+KEDGE_SHAPE(copy) {
+  kedge_args_copy *a = rule->args;
+  kedge_u32 n;
+  KEDGE_TRY(alike(rule, 1, 1, "x", &n));
+  a->rows = kedge__rows(&rule->in[0]);
+  a->cols = kedge__cols(&rule->in[0]);
+  return KEDGE_OK;
+}
+
+KEDGE_GRADIENT(copy) {
+  rule->din[0] = as(rule, rule->dout[0], rule->in[0]);
+}
+
+kedge_value kedge_fill(kedge_graph *g, kedge_dtype dtype, uint32_t rank, const uint32_t *dims, double value) {
+  if (dtype == KEDGE_I32)
+    return kedge__graph_fail(g, KEDGE_ERR_SHAPE, "fill: expected a float dtype, got i32");
+  kedge_args_fill args = {.n = wanted(g, "fill", rank, dims), .value = value};
+  if (!args.n) return KEDGE_NONE;
+  kedge_value y = kedge__node(g, KEDGE_OP_fill, NULL, &args, dtype, NULL);
+  return rank == 1 ? y : kedge_reshape(g, y, rank, dims);
+}
+
+/* The builder gave the number of elements; a reshape of the flat result has the shape. */
+KEDGE_SHAPE(fill) {
+  const kedge_args_fill *a = rule->args;
+  kedge__set_shape(&rule->out[0], 1, a->n, 1, 1);
+  return KEDGE_OK;
+}
+KEDGE_NO_GRADIENT(fill)
+
+kedge_value kedge_spread(kedge_graph *g, kedge_value x, uint32_t rank, const uint32_t *dims) {
+  kedge_args_spread args = {.n = wanted(g, "spread", rank, dims)};
+  if (!args.n) return KEDGE_NONE;
+  kedge_value y = kedge__node(g, KEDGE_OP_spread, &x, &args, KEDGE_F32, NULL);
+  return rank == 1 ? y : kedge_reshape(g, y, rank, dims);
+}
+
+KEDGE_SHAPE(spread) {
+  const kedge_args_spread *a = rule->args;
+  KEDGE_TRY(kedge__want_rank(&rule->in[0], 1, "x"));
+  KEDGE_TRY(kedge__want_dim(&rule->in[0], 0, 1, "x"));
+  kedge__set_shape(&rule->out[0], 1, a->n, 1, 1);
+  return KEDGE_OK;
+}
+
+KEDGE_GRADIENT(spread) {
+  rule->din[0] = kedge_sum(rule->graph, rule->dout[0]);
+}
+
+kedge_value kedge_add(kedge_graph *g, kedge_value a, kedge_value b) {
+  kedge_args_add args = {0};
+  return kedge__node(g, KEDGE_OP_add, (kedge_value[]){a, b}, &args, KEDGE_F32, NULL);
+}
+
+KEDGE_SHAPE(add) {
+  kedge_args_add *a = rule->args;
+  return alike(rule, 2, 1, "a and b", &a->n);
+}
+
+KEDGE_GRADIENT(add) {
+  rule->din[0] = rule->dout[0];
+  rule->din[1] = rule->dout[0];
+}
+
+kedge_value kedge_mul(kedge_graph *g, kedge_value a, kedge_value b) {
+  kedge_args_mul args = {0};
+  return kedge__node(g, KEDGE_OP_mul, (kedge_value[]){a, b}, &args, KEDGE_F32, NULL);
+}
+
+KEDGE_SHAPE(mul) {
+  kedge_args_mul *a = rule->args;
+  return alike(rule, 2, 1, "a and b", &a->n);
+}
+
+KEDGE_GRADIENT(mul) {
+  kedge_value dy = as(rule, rule->dout[0], rule->in[0]);
+  if (rule->need[0]) rule->din[0] = kedge_mul(rule->graph, dy, rule->in[1]);
+  if (rule->need[1]) rule->din[1] = kedge_mul(rule->graph, dy, rule->in[0]);
+}
+
+kedge_value kedge_scale(kedge_graph *g, kedge_value x, double factor) {
+  kedge_args_scale args = {.factor = factor};
+  return kedge__node(g, KEDGE_OP_scale, &x, &args, KEDGE_F32, NULL);
+}
+
+KEDGE_SHAPE(scale) {
+  kedge_args_scale *a = rule->args;
+  return alike(rule, 1, 1, "x", &a->n);
+}
+
+KEDGE_GRADIENT(scale) {
+  const kedge_args_scale *a = rule->args;
+  rule->din[0] = kedge_scale(rule->graph, rule->dout[0], a->factor);
+}
+
+kedge_value kedge_swiglu(kedge_graph *g, kedge_value gate, kedge_value up) {
+  kedge_args_swiglu args = {0};
+  return kedge__node(g, KEDGE_OP_swiglu, (kedge_value[]){gate, up}, &args, KEDGE_F32, NULL);
+}
+
+KEDGE_SHAPE(swiglu) {
+  kedge_args_swiglu *a = rule->args;
+  return alike(rule, 2, 1, "gate and up", &a->n);
+}
+
+KEDGE_GRADIENT(swiglu) {
+  kedge_value outs[KEDGE_MAX_OUT], dy = as(rule, rule->dout[0], rule->in[0]);
+  kedge_args_swiglu_grad args = {0};
+  kedge__node(rule->graph, KEDGE_OP_swiglu_grad, (kedge_value[]){rule->in[0], rule->in[1], dy}, &args,
+              KEDGE_F32, outs);
+  rule->din[0] = outs[0];
+  rule->din[1] = outs[1];
+}
+
+KEDGE_SHAPE(swiglu_grad) {
+  kedge_args_swiglu_grad *a = rule->args;
+  return alike(rule, 3, 2, "gate, up and dy", &a->n);
+}
+KEDGE_NO_GRADIENT(swiglu_grad)
+
+kedge_value kedge_swiglu_gated(kedge_graph *g, kedge_value gate, kedge_value up, kedge_value weights,
+                               const kedge_routes *routes) {
+  kedge_args_swiglu_gated args = {0};
+  kedge_value in[] = {gate, up, weights, routes->rows_TK, routes->offsets_E1};
+  return kedge__node(g, KEDGE_OP_swiglu_gated, in, &args, KEDGE_F32, NULL);
+}
+
+/* Checks the inputs gate, up, weights, rows, offsets and fills the dimensions. */
+static kedge_status gated_dims(const kedge_shape *in, kedge_u32 *rows, kedge_u32 *cols, kedge_u32 *experts) {
+  KEDGE_TRY(kedge__want_rank(&in[0], 2, "gate"));
+  KEDGE_TRY(kedge__same_shape(&in[0], &in[1], "gate and up"));
+  KEDGE_TRY(kedge__want_rank(&in[2], 2, "the gate weights"));
+  KEDGE_TRY(kedge__same_shape(&in[2], &in[3], "the gate weights and the rows of the routes"));
+  KEDGE_TRY(kedge__want_rank(&in[4], 1, "the offsets of the routes"));
+  KEDGE_TRY(kedge__want_dim(&in[0], 0, (uint32_t)kedge__shape_count(&in[2]), "gate (a row a gate weight)"));
+  *rows = in[0].dims[0];
+  *cols = in[0].dims[1];
+  *experts = in[4].dims[0] - 1;
+  return KEDGE_OK;
+}
+
+KEDGE_SHAPE(swiglu_gated) {
+  kedge_args_swiglu_gated *a = rule->args;
+  KEDGE_TRY(gated_dims(rule->in, &a->rows, &a->cols, &a->experts));
+  kedge__set_shape(&rule->out[0], 2, a->rows, a->cols, 1);
+  return KEDGE_OK;
+}
+
+KEDGE_GRADIENT(swiglu_gated) {
+  kedge_value outs[KEDGE_MAX_OUT], dy = as(rule, rule->dout[0], rule->in[0]);
+  kedge_value in[] = {rule->in[0], rule->in[1], rule->in[2], rule->in[3], rule->in[4], dy};
+  kedge_args_swiglu_gated_grad args = {0};
+  kedge__node(rule->graph, KEDGE_OP_swiglu_gated_grad, in, &args, KEDGE_F32, outs);
+  for (int i = 0; i < 3; i++) rule->din[i] = outs[i];
+}
+
+KEDGE_SHAPE(swiglu_gated_grad) {
+  kedge_args_swiglu_gated_grad *a = rule->args;
+  KEDGE_TRY(gated_dims(rule->in, &a->rows, &a->cols, &a->experts));
+  KEDGE_TRY(kedge__same_shape(&rule->in[0], &rule->in[5], "gate and dy"));
+  kedge__set_shape(&rule->out[0], 2, a->rows, a->cols, 1);
+  kedge__set_shape(&rule->out[1], 2, a->rows, a->cols, 1);
+  kedge__set_shape(&rule->out[2], 2, rule->in[2].dims[0], rule->in[2].dims[1], 1);
+  return KEDGE_OK;
+}
+KEDGE_NO_GRADIENT(swiglu_gated_grad)
+#endif
+
+#if defined(KEDGE_PART_KERNELS)
+#include "core/ops/kernel.h"
+
+KEDGE_KERNEL(copy) {
+  KEDGE_CALL_ARGS(copy);
+  for (size_t i = 0; i < a->rows; i++)
+    for (size_t j = 0; j < a->cols; j++)
+      kedge_store_w(&call->out[0], i * a->cols + j, kedge_load_w(&call->in[0], i * call->in[0].pitch + j));
+}
+
+KEDGE_KERNEL(fill) {
+  KEDGE_CALL_ARGS(fill);
+  for (size_t i = 0; i < a->n; i++) kedge_store_w(&call->out[0], i, a->value);
+}
+
+KEDGE_KERNEL(spread) {
+  KEDGE_CALL_ARGS(spread);
+  for (size_t i = 0; i < a->n; i++) KEDGE_OUT_F(0)[i] = KEDGE_IN_F(0)[0];
+}
+
+KEDGE_KERNEL(add) {
+  KEDGE_CALL_ARGS(add);
+  for (size_t i = 0; i < a->n; i++)
+    KEDGE_OUT_X(0)[i] = kedge_store(kedge_load(KEDGE_IN_X(0)[i]) + kedge_load(KEDGE_IN_X(1)[i]));
+}
+
+KEDGE_KERNEL(mul) {
+  KEDGE_CALL_ARGS(mul);
+  for (size_t i = 0; i < a->n; i++)
+    KEDGE_OUT_X(0)[i] = kedge_store(kedge_load(KEDGE_IN_X(0)[i]) * kedge_load(KEDGE_IN_X(1)[i]));
+}
+
+KEDGE_KERNEL(scale) {
+  KEDGE_CALL_ARGS(scale);
+  for (size_t i = 0; i < a->n; i++) KEDGE_OUT_X(0)[i] = kedge_store(a->factor * kedge_load(KEDGE_IN_X(0)[i]));
+}
+
+KEDGE_KERNEL(swiglu) {
+  KEDGE_CALL_ARGS(swiglu);
+  for (size_t i = 0; i < a->n; i++)
+    KEDGE_OUT_X(0)[i] = kedge_store(kedge_silu(kedge_load(KEDGE_IN_X(0)[i])) * kedge_load(KEDGE_IN_X(1)[i]));
+}
+
+KEDGE_KERNEL(swiglu_grad) {
+  KEDGE_CALL_ARGS(swiglu_grad);
+  for (size_t i = 0; i < a->n; i++) {
+    kedge_real gate = kedge_load(KEDGE_IN_X(0)[i]), up = kedge_load(KEDGE_IN_X(1)[i]),
+               dy = kedge_load(KEDGE_IN_X(2)[i]);
+    KEDGE_OUT_X(0)[i] = kedge_store(dy * up * kedge_silu_slope(gate));
+    KEDGE_OUT_X(1)[i] = kedge_store(dy * kedge_silu(gate));
+  }
+}
+
+KEDGE_KERNEL(swiglu_gated) {
+  KEDGE_CALL_ARGS(swiglu_gated);
+  const kedge_x *gate = KEDGE_IN_X(0), *up = KEDGE_IN_X(1);
+  const kedge_real *weights = KEDGE_IN_F(2);
+  const int32_t *rows = KEDGE_IN_I(3), *offsets = KEDGE_IN_I(4);
+  kedge_x *y = KEDGE_OUT_X(0);
+  for (size_t s = 0; s < a->rows; s++) {
+    if (rows[s] < 0) continue;
+    size_t first = (size_t)rows[s] * a->cols;
+    for (size_t i = first; i < first + a->cols; i++)
+      y[i] = kedge_store(kedge_silu(kedge_load(gate[i])) * kedge_load(up[i]) * weights[s]);
+  }
+  for (size_t i = (size_t)offsets[a->experts] * a->cols; i < (size_t)a->rows * a->cols; i++)
+    y[i] = kedge_store(0);
+}
+
+KEDGE_KERNEL(swiglu_gated_grad) {
+  KEDGE_CALL_ARGS(swiglu_gated_grad);
+  const kedge_x *gate = KEDGE_IN_X(0), *up = KEDGE_IN_X(1), *dy = KEDGE_IN_X(5);
+  const kedge_real *weights = KEDGE_IN_F(2);
+  const int32_t *rows = KEDGE_IN_I(3), *offsets = KEDGE_IN_I(4);
+  kedge_x *dgate = KEDGE_OUT_X(0), *dup = KEDGE_OUT_X(1);
+  for (size_t s = 0; s < a->rows; s++) {
+    kedge_real sum = 0;
+    size_t first = rows[s] < 0 ? 0 : (size_t)rows[s] * a->cols, last = rows[s] < 0 ? 0 : first + a->cols;
+    for (size_t i = first; i < last; i++) {
+      kedge_real g = kedge_load(gate[i]), u = kedge_load(up[i]), d = kedge_load(dy[i]);
+      sum += d * u * kedge_silu(g);
+      dgate[i] = kedge_store(d * weights[s] * u * kedge_silu_slope(g));
+      dup[i] = kedge_store(d * weights[s] * kedge_silu(g));
+    }
+    KEDGE_OUT_F(2)[s] = sum;
+  }
+  for (size_t i = (size_t)offsets[a->experts] * a->cols; i < (size_t)a->rows * a->cols; i++)
+    dgate[i] = dup[i] = kedge_store(0);
+}
+#endif
+
+#if defined(KEDGE_PART_CASES)
+#include "core/op.h"
+#include "tests/support/cases.h"
+
+#define X(name, ...) kedge_case_x(c, name, sizeof((uint32_t[]){__VA_ARGS__}) / 4, (uint32_t[]){__VA_ARGS__})
+#define F(name, ...) kedge_case_f(c, name, sizeof((uint32_t[]){__VA_ARGS__}) / 4, (uint32_t[]){__VA_ARGS__})
+
+static void copy_same(kedge_case *c) {
+  kedge_case_output(c, kedge_copy(c->graph, X("x", 3, 5), c->dtype));
+}
+static void copy_to_f32(kedge_case *c) {
+  kedge_case_output(c, kedge_copy(c->graph, X("x", 7, 33), KEDGE_F32));
+}
+static void copy_to_bf16(kedge_case *c) {
+  kedge_case_output(c, kedge_copy(c->graph, F("x", 2, 3, 19), KEDGE_BF16));
+}
+static void copy_window(kedge_case *c) {
+  kedge_case_output(c, kedge_copy(c->graph, kedge_window(c->graph, X("x", 5, 21), 4, 11), KEDGE_F32));
+}
+static void copy_ids(kedge_case *c) {
+  kedge_case_output(c, kedge_copy(c->graph, X("x", 3), KEDGE_I32));
+}
+KEDGE_CASES(copy) = {
+    {"same dtype", copy_same, .differentiable = true}, {"to f32", copy_to_f32, .differentiable = true},
+    {"to bf16", copy_to_bf16, .differentiable = true}, {"of a window", copy_window, .differentiable = true},
+    {"to i32", copy_ids, .rejects = "float dtype"},    {0}};
+
+static void fill_f32(kedge_case *c) {
+  kedge_case_output(c, kedge_fill(c->graph, KEDGE_F32, 3, (uint32_t[]){3, 1, 7}, -1.7));
+}
+static void fill_storage(kedge_case *c) {
+  kedge_case_output(c, kedge_fill(c->graph, c->dtype, 1, (uint32_t[]){1}, 0.3));
+}
+static void fill_nothing(kedge_case *c) {
+  kedge_case_output(c, kedge_fill(c->graph, KEDGE_F32, 2, (uint32_t[]){3, 0}, 1));
+}
+static void fill_huge(kedge_case *c) {
+  kedge_case_output(c, kedge_fill(c->graph, KEDGE_F32, 2, (uint32_t[]){65536, 65536}, 1));
+}
+KEDGE_CASES(fill) = {{"f32", fill_f32, .rejects = NULL},
+                     {"storage", fill_storage, .rejects = NULL},
+                     {"no elements", fill_nothing, .rejects = "none 0"},
+                     {"2^32 elements", fill_huge, .rejects = "at most"},
+                     {0}};
+
+static void spread_some(kedge_case *c) {
+  kedge_case_output(c, kedge_spread(c->graph, F("x", 1), 2, (uint32_t[]){3, 5}));
+}
+static void spread_one(kedge_case *c) {
+  kedge_case_output(c, kedge_spread(c->graph, F("x", 1), 1, (uint32_t[]){1}));
+}
+static void spread_two(kedge_case *c) {
+  kedge_case_output(c, kedge_spread(c->graph, F("x", 2), 1, (uint32_t[]){4}));
+}
+KEDGE_CASES(spread) = {{"to a matrix", spread_some, .differentiable = true},
+                       {"to one", spread_one, .differentiable = true},
+                       {"of two elements", spread_two, .rejects = "equal to 1"},
+                       {0}};
+
+static void add_matrix(kedge_case *c) {
+  kedge_case_output(c, kedge_add(c->graph, X("a", 5, 7), X("b", 5, 7)));
+}
+static void add_one(kedge_case *c) {
+  kedge_case_output(c, kedge_add(c->graph, X("a", 1), X("b", 1)));
+}
+static void add_self(kedge_case *c) {
+  kedge_value x = X("x", 4, 3);
+  kedge_case_output(c, kedge_add(c->graph, x, x));
+}
+static void add_many(kedge_case *c) {
+  kedge_case_output(c, kedge_add(c->graph, X("a", 67, 513), X("b", 67, 513)));
+}
+static void add_window(kedge_case *c) {
+  kedge_value x = X("x", 3, 10);
+  kedge_case_output(c, kedge_add(c->graph, kedge_window(c->graph, x, 0, 4), kedge_window(c->graph, x, 5, 4)));
+}
+static void add_unlike(kedge_case *c) {
+  kedge_case_output(c, kedge_add(c->graph, X("a", 5, 7), X("b", 7, 5)));
+}
+KEDGE_CASES(add) = {{"matrix", add_matrix, .differentiable = true},
+                    {"one element", add_one, .differentiable = true},
+                    {"twice the same", add_self, .differentiable = true},
+                    {"several blocks", add_many, .rejects = NULL},
+                    {"windows", add_window, .differentiable = true},
+                    {"other shape", add_unlike, .rejects = "one shape"},
+                    {0}};
+
+static void mul_matrix(kedge_case *c) {
+  kedge_case_output(c, kedge_mul(c->graph, X("a", 3, 9), X("b", 3, 9)));
+}
+static void mul_self(kedge_case *c) {
+  kedge_value x = X("x", 5);
+  kedge_case_output(c, kedge_mul(c->graph, x, x));
+}
+static void mul_many(kedge_case *c) {
+  kedge_case_output(c, kedge_mul(c->graph, X("a", 33000), X("b", 33000)));
+}
+static void mul_unlike(kedge_case *c) {
+  kedge_case_output(c, kedge_mul(c->graph, X("a", 6), X("b", 2, 3)));
+}
+KEDGE_CASES(mul) = {{"matrix", mul_matrix, .differentiable = true},
+                    {"square", mul_self, .differentiable = true},
+                    {"several blocks", mul_many, .rejects = NULL},
+                    {"other rank", mul_unlike, .rejects = "one shape"},
+                    {0}};
+
+static void scale_some(kedge_case *c) {
+  kedge_case_output(c, kedge_scale(c->graph, X("x", 3, 5), -0.37));
+}
+static void scale_many(kedge_case *c) {
+  kedge_case_output(c, kedge_scale(c->graph, X("x", 17, 1999), 3.0));
+}
+static void scale_ids(kedge_case *c) {
+  kedge_case_output(c,
+                    kedge_scale(c->graph, kedge_case_i(c, "i", 1, (uint32_t[]){2}, (int32_t[]){1, 2}), 2.0));
+}
+KEDGE_CASES(scale) = {{"negative factor", scale_some, .differentiable = true},
+                      {"several blocks", scale_many, .rejects = NULL},
+                      {"of ids", scale_ids, .rejects = "dtype i32"},
+                      {0}};
+
+static void swiglu_matrix(kedge_case *c) {
+  kedge_case_output(c, kedge_swiglu(c->graph, X("g", 5, 13), X("u", 5, 13)));
+}
+static void swiglu_one(kedge_case *c) {
+  kedge_case_output(c, kedge_swiglu(c->graph, X("g", 1, 1), X("u", 1, 1)));
+}
+static void swiglu_large(kedge_case *c) {
+  kedge_value gate = kedge_case_scaled(c, "g", c->dtype, 2, (uint32_t[]){70, 301}, 0, 60);
+  kedge_case_output(c, kedge_swiglu(c->graph, gate, X("u", 70, 301)));
+}
+static void swiglu_unlike(kedge_case *c) {
+  kedge_case_output(c, kedge_swiglu(c->graph, X("g", 2, 4), X("u", 2, 3)));
+}
+KEDGE_CASES(swiglu) = {{"matrix", swiglu_matrix, .differentiable = true},
+                       {"one element", swiglu_one, .differentiable = true},
+                       {"gates of hundreds", swiglu_large, .rejects = NULL},
+                       {"other width", swiglu_unlike, .rejects = "one shape"},
+                       {0}};
+
+static void swiglu_grad_of(kedge_case *c, kedge_value gate, kedge_value up, kedge_value dy) {
+  kedge_value outs[KEDGE_MAX_OUT];
+  kedge_args_swiglu_grad args = {0};
+  kedge__node(c->graph, KEDGE_OP_swiglu_grad, (kedge_value[]){gate, up, dy}, &args, KEDGE_F32, outs);
+  kedge_case_output(c, outs[0]);
+  kedge_case_output(c, outs[1]);
+}
+static void swiglu_grad_matrix(kedge_case *c) {
+  swiglu_grad_of(c, X("g", 3, 11), X("u", 3, 11), X("dy", 3, 11));
+}
+static void swiglu_grad_large(kedge_case *c) {
+  swiglu_grad_of(c, kedge_case_scaled(c, "g", c->dtype, 1, (uint32_t[]){17001}, 0, 60), X("u", 17001),
+                 X("dy", 17001));
+}
+static void swiglu_grad_unlike(kedge_case *c) {
+  swiglu_grad_of(c, X("g", 3, 4), X("u", 3, 4), X("dy", 4, 3));
+}
+KEDGE_CASES(swiglu_grad) = {{"matrix", swiglu_grad_matrix, .rejects = NULL},
+                            {"gates of hundreds", swiglu_grad_large, .rejects = NULL},
+                            {"dy of another shape", swiglu_grad_unlike, .rejects = "one shape"},
+                            {0}};
+
+/* Six tokens to two of five experts; token 2 goes nowhere, expert 3 gets nothing. */
+static kedge_routes routes_6(kedge_case *c) {
+  const int32_t ids[] = {0, 4, 1, 0, -1, -1, 4, 2, 0, 1, 4, 0};
+  return kedge_dispatch(c->graph, kedge_case_i(c, "ids", 2, (uint32_t[]){6, 2}, ids), 5);
+}
+/* Nobody goes anywhere. */
+static kedge_routes routes_none(kedge_case *c) {
+  return kedge_dispatch(c->graph, kedge_case_i(c, "ids", 2, (uint32_t[]){2, 1}, (int32_t[]){-1, -1}), 3);
+}
+
+static void gated_rows(kedge_case *c) {
+  kedge_routes routes = routes_6(c);
+  kedge_case_output(c, kedge_swiglu_gated(c->graph, X("g", 12, 7), X("u", 12, 7), F("w", 6, 2), &routes));
+}
+static void gated_none(kedge_case *c) {
+  kedge_routes routes = routes_none(c);
+  kedge_case_output(c, kedge_swiglu_gated(c->graph, X("g", 2, 3), X("u", 2, 3), F("w", 2, 1), &routes));
+}
+static void gated_few_weights(kedge_case *c) {
+  kedge_routes routes = routes_6(c);
+  kedge_case_output(c, kedge_swiglu_gated(c->graph, X("g", 12, 7), X("u", 12, 7), F("w", 6, 1), &routes));
+}
+static void gated_few_rows(kedge_case *c) {
+  kedge_routes routes = routes_6(c);
+  kedge_case_output(c, kedge_swiglu_gated(c->graph, X("g", 11, 7), X("u", 11, 7), F("w", 6, 2), &routes));
+}
+KEDGE_CASES(swiglu_gated) = {{"a token without experts", gated_rows, .differentiable = true},
+                             {"no valid row", gated_none, .rejects = NULL},
+                             {"a weight short", gated_few_weights, .rejects = "gate weights"},
+                             {"a row short", gated_few_rows, .rejects = "equal to 12"},
+                             {0}};
+
+static void gated_grad_of(kedge_case *c, const kedge_routes *routes, kedge_value gate, kedge_value up,
+                          kedge_value weights, kedge_value dy) {
+  kedge_value outs[KEDGE_MAX_OUT], in[] = {gate, up, weights, routes->rows_TK, routes->offsets_E1, dy};
+  kedge_args_swiglu_gated_grad args = {0};
+  kedge__node(c->graph, KEDGE_OP_swiglu_gated_grad, in, &args, KEDGE_F32, outs);
+  for (int i = 0; i < 3; i++) kedge_case_output(c, outs[i]);
+}
+static void gated_grad_rows(kedge_case *c) {
+  kedge_routes routes = routes_6(c);
+  gated_grad_of(c, &routes, X("g", 12, 37), X("u", 12, 37), F("w", 6, 2), X("dy", 12, 37));
+}
+static void gated_grad_none(kedge_case *c) {
+  kedge_routes routes = routes_none(c);
+  gated_grad_of(c, &routes, X("g", 2, 1), X("u", 2, 1), F("w", 2, 1), X("dy", 2, 1));
+}
+static void gated_grad_unlike(kedge_case *c) {
+  kedge_routes routes = routes_6(c);
+  gated_grad_of(c, &routes, X("g", 12, 3), X("u", 12, 3), F("w", 6, 2), X("dy", 12, 2));
+}
+KEDGE_CASES(swiglu_gated_grad) = {{"a token without experts", gated_grad_rows, .rejects = NULL},
+                                  {"no valid row", gated_grad_none, .rejects = NULL},
+                                  {"dy of another width", gated_grad_unlike, .rejects = "one shape"},
+                                  {0}};
+#endif
