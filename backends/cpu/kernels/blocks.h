@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How loops of tuned kernels are cut: blocks fixed by shape, so that results never depend on the number of
+ * threads.
+ */
+#ifndef KEDGE_CPU_BLOCKS_H
+#define KEDGE_CPU_BLOCKS_H
+
+#include <stddef.h>
+
+enum {
+  KEDGE_BLOCK = 16384
+}; /* elements: long enough to pay for handing it out, short enough for the cache */
+
+/* A loop without dependences between iterations; the sum of a reduction is by vector lanes, fixed in each
+ * build. */
+#define KEDGE_SIMD          KEDGE_PRAGMA_(omp simd)
+#define KEDGE_SIMD_SUM(sum) KEDGE_PRAGMA_(omp simd reduction(+ : sum))
+
+static inline size_t kedge__min(size_t a, size_t b) {
+  return a < b ? a : b;
+}
+static inline size_t kedge__blocks(size_t n, size_t block) {
+  return (n + block - 1) / block;
+}
+/* Rows of so many columns in a block. */
+static inline size_t kedge__block_rows(size_t cols) {
+  return cols < KEDGE_BLOCK ? KEDGE_BLOCK / cols : 1;
+}
+
+#endif

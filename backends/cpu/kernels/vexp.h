@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * exp and sigmoid for loops that the compiler vectorises: no branches, no calls. f32, error below 2 units in
+ * the last place.
+ */
+#ifndef KEDGE_CPU_VEXP_H
+#define KEDGE_CPU_VEXP_H
+
+#include <stdint.h>
+
+/* 2^n for n in [-126, 127], from the bits of the exponent. */
+static inline float kedge__power_of_2(int32_t n) {
+  union {
+    uint32_t u;
+    float f;
+  } bits = {((uint32_t)n + 127u) << 23};
+  return bits.f;
+}
+
+/* exp(x) = 2^n exp(r), n = round(x / ln 2), |r| <= ln(2) / 2. Overflow gives infinity, underflow goes through
+ * the subnormals to 0, NaN stays NaN. */
+static inline float kedge__vexp(float x) {
+  x = x > 89.0f ? 89.0f : x;
+  x = x < -104.0f ? -104.0f : x;
+  const float shift =
+      12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, which then stands in the low bits */
+  union {
+    float f;
+    uint32_t u;
+  } shifted = {x * 1.44269504f + shift};
+  float n = shifted.f - shift;
+  int32_t power = (int32_t)(shifted.u - 0x4b400000u);
+  /* ln 2 in two parts, the first of so few bits that its product with n is exact. */
+  float r = x - n * 0.693359375f;
+  r = r - n * -2.12194440e-4f;
+  /* exp(r) - 1 - r by its series: the next term is below 6e-9. */
+  float p = 1.0f / 5040;
+  p = p * r + 1.0f / 720;
+  p = p * r + 1.0f / 120;
+  p = p * r + 1.0f / 24;
+  p = p * r + 1.0f / 6;
+  p = p * r + 0.5f;
+  p = p * (r * r) + r;
+  /* In two steps, because 2^n itself may overflow or be subnormal where the result is not. NaN has any power.
+   */
+  int32_t half = power >> 1;
+  return (1.0f + p) * kedge__power_of_2(half) * kedge__power_of_2(power - half);
+}
+
+/* 1 / (1 + exp(-x)), without overflow for large |x|. */
+static inline float kedge__vsigmoid(float x) {
+  float e = kedge__vexp(x < 0 ? x : -x);
+  return (x < 0 ? e : 1.0f) / (1.0f + e);
+}
+
+#endif
