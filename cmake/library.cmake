@@ -37,6 +37,8 @@ kedge_objects(kedge_ref_f64 SOURCES ${KEDGE_OPS} OPTIONS ${ref_options} DEFINES 
   KEDGE_STORAGE_F64=1 KEDGE_BUILD=ref_f64)
 
 # Tuned CPU kernels: one build an instruction set, chosen at run time (backends/cpu/cpu.c, KEDGE_ISA).
+# Their loops may contract and vectorise what ISO C would not: no errno, no floating-point traps.
+set(cpu_options -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math)
 set(isa_options_base)
 set(isa_options_avx2 -mavx2 -mfma -mf16c -mbmi2)
 set(isa_options_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mbmi2 -mprefer-vector-width=512)
@@ -45,9 +47,9 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   list(APPEND KEDGE_ISAS avx2 avx512)
 endif()
 foreach(isa IN LISTS KEDGE_ISAS)
-  kedge_objects(kedge_cpu_${isa}_f32 SOURCES ${KEDGE_CPU_KERNELS} OPTIONS -O3 ${isa_options_${isa}} DEFINES
+  kedge_objects(kedge_cpu_${isa}_f32 SOURCES ${KEDGE_CPU_KERNELS} OPTIONS ${cpu_options} ${isa_options_${isa}} DEFINES
     KEDGE_REAL=float KEDGE_STORAGE_F32=1 KEDGE_BUILD=cpu_${isa}_f32)
-  kedge_objects(kedge_cpu_${isa}_bf16 SOURCES ${KEDGE_CPU_KERNELS} OPTIONS -O3 ${isa_options_${isa}} DEFINES
+  kedge_objects(kedge_cpu_${isa}_bf16 SOURCES ${KEDGE_CPU_KERNELS} OPTIONS ${cpu_options} ${isa_options_${isa}} DEFINES
     KEDGE_REAL=float KEDGE_STORAGE_BF16=1 KEDGE_BUILD=cpu_${isa}_bf16)
 endforeach()
 

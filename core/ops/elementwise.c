@@ -332,7 +332,7 @@ static void copy_ids(kedge_case *c) {
 }
 KEDGE_CASES(copy) = {
     {"same dtype", copy_same, .differentiable = true}, {"to f32", copy_to_f32, .differentiable = true},
-    {"to bf16", copy_to_bf16, .differentiable = true}, {"of a window", copy_window, .differentiable = true},
+    {"to bf16", copy_to_bf16, .differentiable = true, .f32 = 0x1p-8}, {"of a window", copy_window, .differentiable = true},
     {"to i32", copy_ids, .rejects = "float dtype"},    {0}};
 
 static void fill_f32(kedge_case *c) {
