@@ -330,10 +330,12 @@ static void copy_window(kedge_case *c) {
 static void copy_ids(kedge_case *c) {
   kedge_case_output(c, kedge_copy(c->graph, X("x", 3), KEDGE_I32));
 }
-KEDGE_CASES(copy) = {
-    {"same dtype", copy_same, .differentiable = true}, {"to f32", copy_to_f32, .differentiable = true},
-    {"to bf16", copy_to_bf16, .differentiable = true, .f32 = 0x1p-8}, {"of a window", copy_window, .differentiable = true},
-    {"to i32", copy_ids, .rejects = "float dtype"},    {0}};
+KEDGE_CASES(copy) = {{"same dtype", copy_same, .differentiable = true},
+                     {"to f32", copy_to_f32, .differentiable = true},
+                     {"to bf16", copy_to_bf16, .differentiable = true, .f32 = 0x1p-8},
+                     {"of a window", copy_window, .differentiable = true},
+                     {"to i32", copy_ids, .rejects = "float dtype"},
+                     {0}};
 
 static void fill_f32(kedge_case *c) {
   kedge_case_output(c, kedge_fill(c->graph, KEDGE_F32, 3, (uint32_t[]){3, 1, 7}, -1.7));
