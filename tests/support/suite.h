@@ -45,7 +45,7 @@ bool kedge_case_updates(const kedge_case *c, kedge_value value);
  * cotangents' parameters on. */
 kedge_value kedge_case_loss(kedge_case *c);
 
-/* Every outcome of a run: the outputs, then the parameters. */
+/* Every outcome of a run: the outputs, then the parameters that a node updates. */
 typedef struct kedge_result_tensor {
   char name[40];
   kedge_dtype dtype;
