@@ -243,7 +243,8 @@ int main(void) {
   size_t count = 0;
   for (uint32_t i = 0; i < KEDGE_OP_COUNT; i++) {
     bool any = false;
-    for (const kedge_case_row *row = kedge_cases_of((kedge_op)i); row->name; row++) any |= row->differentiable;
+    for (const kedge_case_row *row = kedge_cases_of((kedge_op)i); row->name; row++)
+      any |= row->differentiable;
     if (!any) continue; /* which ops may be without a gradient is test_table's matter */
     ops[count] = (kedge_op)i;
     tests[count] = (struct CMUnitTest){kedge_op_get(ops[count])->name, test_op, NULL, NULL, &ops[count]};

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * ctest: quick
  *
- * The table of ops is complete: every row has its meaning in words, cases that build the op, a rejecting case,
- * a gradient that is tested or the flag NODIFF (and then refuses), its family file, kernels, and arguments
- * that keep their members when they are narrowed for float kernels.
+ * The table of ops is complete: every row has its meaning in words, cases that build the op, a rejecting
+ * case, a gradient that is tested or the flag NODIFF (and then refuses), its family file, kernels, and
+ * arguments that keep their members when they are narrowed for float kernels.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -218,8 +218,8 @@ static void test_arguments(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_words),           cmocka_unit_test(test_signatures),
-                                     cmocka_unit_test(test_stems),           cmocka_unit_test(test_cases),
-                                     cmocka_unit_test(test_differentiating), cmocka_unit_test(test_arguments)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_words), cmocka_unit_test(test_signatures),      cmocka_unit_test(test_stems),
+      cmocka_unit_test(test_cases), cmocka_unit_test(test_differentiating), cmocka_unit_test(test_arguments)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
