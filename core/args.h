@@ -71,7 +71,7 @@ KEDGE_ARGS(gates) { kedge_u32 tokens, experts, k, kind, normalise, pad; kedge_re
 KEDGE_ARGS(gates_grad) { kedge_u32 tokens, experts, k, kind, normalise, pad; kedge_real alpha, epsilon; };
 
 KEDGE_ARGS(clip_scale) { kedge_u32 pad0, pad1; kedge_real max_norm; }; /* max_norm <= 0: never clips */
-KEDGE_ARGS(adamw) { kedge_u32 n, pad; kedge_real beta1, beta2, eps, decay; };
+KEDGE_ARGS(adamw) { kedge_u32 n, pad; kedge_real beta1, beta2, rest1, rest2, eps, decay; }; /* rest: 1 - beta */
 KEDGE_ARGS(accumulate) { kedge_u32 n, pad; };
 
 #endif

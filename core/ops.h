@@ -53,7 +53,8 @@ kedge_value kedge_grouped_wgrad(kedge_graph *g, kedge_value dy, kedge_value x, c
 /* norm: x storage [...,D], weight storage [D]; rms over the last dimension */
 kedge_value kedge_rms_norm(kedge_graph *g, kedge_value x, kedge_value weight, double eps);
 
-/* softmax: h storage [T,D], weight storage [V,D], labels i32 [T] (-1: none) -> nll f32 [T]; *lse f32 [T] */
+/* softmax: h storage [T,D], weight storage [V,D], labels i32 [T] (-1: none) -> nll f32 [T]; *lse f32 [T]. A token
+ * without a label costs nothing: its nll and lse are 0. */
 kedge_value kedge_head_loss(kedge_graph *g, kedge_value h, kedge_value weight, kedge_value labels, kedge_value *lse);
 
 /* attention */
