@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rotary positions and attention: causal inside the sequences of a flat stream of tokens, and over a key/value cache. Scores
- * [T,T] never exist. Tuned twin: backends/cpu/kernels/attention.c. Positions come as ids, so that packed and cached streams
- * look alike here. */
+ * Rotary positions and attention: causal inside the sequences of a flat stream of tokens, and over a
+ * key/value cache. Scores [T,T] never exist. Tuned twin: backends/cpu/kernels/attention.c. Positions come as
+ * ids, so that packed and cached streams look alike here. */
 
 #if defined(KEDGE_PART_RULES)
 #include "core/op.h"
@@ -22,8 +22,9 @@ KEDGE_SHAPE(rope) {
   KEDGE_TRY(kedge__want_rank(&in[0], 2, "rows to rotate"));
   a->tokens = in[0].dims[0];
   if (a->heads == 0 || in[0].dims[1] % a->heads || in[0].dims[1] / a->heads % 2)
-    return kedge_fail(KEDGE_ERR_SHAPE, "expected rows of heads with an even width, got %u columns and %u heads",
-                      in[0].dims[1], a->heads);
+    return kedge_fail(KEDGE_ERR_SHAPE,
+                      "expected rows of heads with an even width, got %u columns and %u heads", in[0].dims[1],
+                      a->heads);
   a->dim = in[0].dims[1] / a->heads;
   KEDGE_TRY(kedge__want_rank(&in[1], 1, "inverse frequencies"));
   KEDGE_TRY(kedge__want_dim(&in[1], 0, a->dim / 2, "inverse frequencies"));
@@ -52,12 +53,14 @@ static kedge_status want_heads(const kedge_shape *in, uint32_t heads, uint32_t k
   KEDGE_TRY(kedge__want_rank(&in[1], 2, "keys"));
   KEDGE_TRY(kedge__want_rank(&in[2], 2, "values"));
   if (kv_heads == 0 || heads == 0 || heads % kv_heads)
-    return kedge_fail(KEDGE_ERR_SHAPE, "expected heads to be a multiple of key/value heads, got %u and %u", heads,
-                      kv_heads);
+    return kedge_fail(KEDGE_ERR_SHAPE, "expected heads to be a multiple of key/value heads, got %u and %u",
+                      heads, kv_heads);
   if (in[0].dims[1] % heads)
-    return kedge_fail(KEDGE_ERR_SHAPE, "expected queries of %u equal heads, got %u columns", heads, in[0].dims[1]);
+    return kedge_fail(KEDGE_ERR_SHAPE, "expected queries of %u equal heads, got %u columns", heads,
+                      in[0].dims[1]);
   if (in[2].dims[1] % kv_heads)
-    return kedge_fail(KEDGE_ERR_SHAPE, "expected values of %u equal heads, got %u columns", kv_heads, in[2].dims[1]);
+    return kedge_fail(KEDGE_ERR_SHAPE, "expected values of %u equal heads, got %u columns", kv_heads,
+                      in[2].dims[1]);
   *dim_qk = in[0].dims[1] / heads;
   *dim_v = in[2].dims[1] / kv_heads;
   KEDGE_TRY(kedge__want_dim(&in[1], 1, kv_heads * *dim_qk, "width of the keys"));
@@ -66,7 +69,8 @@ static kedge_status want_heads(const kedge_shape *in, uint32_t heads, uint32_t k
 
 kedge_value kedge_attention(kedge_graph *g, kedge_value q, kedge_value k, kedge_value v, kedge_value segments,
                             const kedge_attention_options *options, kedge_value *lse) {
-  kedge_args_attention args = {.heads = options->heads, .kv_heads = options->kv_heads, .scale = options->scale};
+  kedge_args_attention args = {
+      .heads = options->heads, .kv_heads = options->kv_heads, .scale = options->scale};
   kedge_value outs[KEDGE_MAX_OUT] = {0};
   kedge_value o =
       kedge__node(g, KEDGE_OP_attention, (kedge_value[]){q, k, v, segments}, &args, KEDGE_F32, outs);
@@ -90,14 +94,15 @@ KEDGE_SHAPE(attention) {
 KEDGE_GRADIENT(attention) {
   const kedge_args_attention *a = rule->args;
   if (rule->dout[1] != KEDGE_NONE) {
-    kedge__graph_fail(rule->graph, KEDGE_ERR_UNSUPPORTED, "attention: the logsumexp has no gradient, only the output has");
+    kedge__graph_fail(rule->graph, KEDGE_ERR_UNSUPPORTED,
+                      "attention: the logsumexp has no gradient, only the output has");
     return;
   }
   kedge_args_attention_grad args = {.heads = a->heads, .kv_heads = a->kv_heads, .scale = a->scale};
   kedge_value outs[KEDGE_MAX_OUT] = {0};
   kedge__node(rule->graph, KEDGE_OP_attention_grad,
-              (kedge_value[]){rule->in[0], rule->in[1], rule->in[2], rule->out[0], rule->out[1], rule->dout[0],
-                              rule->in[3]},
+              (kedge_value[]){rule->in[0], rule->in[1], rule->in[2], rule->out[0], rule->out[1],
+                              rule->dout[0], rule->in[3]},
               &args, KEDGE_F32, outs);
   for (uint32_t i = 0; i < 3; i++)
     if (rule->need[i]) rule->din[i] = outs[i];
@@ -124,7 +129,8 @@ KEDGE_SHAPE(attention_grad) {
 KEDGE_NO_GRADIENT(attention_grad)
 
 kedge_value kedge_attention_cached(kedge_graph *g, kedge_value q, kedge_value k_cache, kedge_value v_cache,
-                                   kedge_value base, kedge_value length, const kedge_attention_options *options) {
+                                   kedge_value base, kedge_value length,
+                                   const kedge_attention_options *options) {
   kedge_args_attention_cached args = {
       .heads = options->heads, .kv_heads = options->kv_heads, .scale = options->scale};
   return kedge__node(g, KEDGE_OP_attention_cached, (kedge_value[]){q, k_cache, v_cache, base, length}, &args,
@@ -180,8 +186,8 @@ static kedge_real dot(const kedge_x *a, const kedge_x *b, size_t n) {
 
 /* o [dv] = softmax of scale q.k over rows [first, end) of keys and values; the result is the logsumexp. */
 static kedge_real attend(const kedge_x *q, const kedge_x *keys, size_t key_pitch, const kedge_x *values,
-                         size_t value_pitch, size_t first, size_t end, size_t dim_qk, size_t dim_v, kedge_real scale,
-                         kedge_x *o) {
+                         size_t value_pitch, size_t first, size_t end, size_t dim_qk, size_t dim_v,
+                         kedge_real scale, kedge_x *o) {
   kedge_real max = -INFINITY, sum = 0, part[SPAN];
   for (size_t j = first; j < end; j++) {
     kedge_real s = scale * dot(q, keys + j * key_pitch, dim_qk);
@@ -211,10 +217,11 @@ KEDGE_KERNEL(attention) {
     assert(segments[t] <= (int32_t)t);
     size_t first = segments[t] < 0 ? t + 1 : (size_t)segments[t];
     for (size_t h = 0; h < a->heads; h++)
-      KEDGE_OUT_F(1)[t * a->heads + h] =
+      KEDGE_OUT_F(1)
+      [t * a->heads + h] =
           attend(KEDGE_IN_X(0) + t * call->in[0].pitch + h * a->dim_qk, KEDGE_IN_X(1) + h / group * a->dim_qk,
-                 call->in[1].pitch, KEDGE_IN_X(2) + h / group * a->dim_v, call->in[2].pitch, first, t + 1, a->dim_qk,
-                 a->dim_v, a->scale, KEDGE_OUT_X(0) + (t * a->heads + h) * a->dim_v);
+                 call->in[1].pitch, KEDGE_IN_X(2) + h / group * a->dim_v, call->in[2].pitch, first, t + 1,
+                 a->dim_qk, a->dim_v, a->scale, KEDGE_OUT_X(0) + (t * a->heads + h) * a->dim_v);
   }
 }
 
@@ -227,12 +234,14 @@ KEDGE_KERNEL(attention_cached) {
     size_t first = (size_t)base[i], end = first + (size_t)length[i];
     for (size_t h = 0; h < a->heads; h++)
       attend(KEDGE_IN_X(0) + i * call->in[0].pitch + h * a->dim_qk, KEDGE_IN_X(1) + h / group * a->dim_qk,
-             (size_t)a->kv_heads * a->dim_qk, KEDGE_IN_X(2) + h / group * a->dim_v, (size_t)a->kv_heads * a->dim_v,
-             first, end, a->dim_qk, a->dim_v, a->scale, KEDGE_OUT_X(0) + (i * a->heads + h) * a->dim_v);
+             (size_t)a->kv_heads * a->dim_qk, KEDGE_IN_X(2) + h / group * a->dim_v,
+             (size_t)a->kv_heads * a->dim_v, first, end, a->dim_qk, a->dim_v, a->scale,
+             KEDGE_OUT_X(0) + (i * a->heads + h) * a->dim_v);
   }
 }
 
-/* One query head h of token t and one key row j of its sequence: the probability p, and the gradient of the scaled score. */
+/* One query head h of token t and one key row j of its sequence: the probability p, and the gradient of the
+ * scaled score. */
 typedef struct pair_gradient {
   kedge_real p, ds;
 } pair_gradient;
@@ -266,11 +275,13 @@ static void query_gradient(const kedge_call *call, size_t t, size_t h) {
     for (size_t j = (size_t)(segments[t] < 0 ? 0 : segments[t]); segments[t] >= 0 && j <= t; j++)
       add_scaled(sum, pair(call, t, h, j).ds,
                  KEDGE_IN_X(1) + j * call->in[1].pitch + h / (a->heads / a->kv_heads) * a->dim_qk + d0, n);
-    for (size_t d = 0; d < n; d++) KEDGE_OUT_X(0)[(t * a->heads + h) * a->dim_qk + d0 + d] = kedge_store(sum[d]);
+    for (size_t d = 0; d < n; d++)
+      KEDGE_OUT_X(0)[(t * a->heads + h) * a->dim_qk + d0 + d] = kedge_store(sum[d]);
   }
 }
 
-/* dk (or dv, if `values`) of one key head and token: over the later tokens of the sequence and the query heads of the group. */
+/* dk (or dv, if `values`) of one key head and token: over the later tokens of the sequence and the query
+ * heads of the group. */
 static void key_gradient(const kedge_call *call, size_t j, size_t kv, bool values) {
   KEDGE_CALL_ARGS(attention_grad);
   const int32_t *segments = KEDGE_IN_I(6);
@@ -317,15 +328,30 @@ static void rope_of(kedge_case *c, uint32_t tokens, kedge_rope_options options, 
   kedge_value x = kedge_case_x(c, "x", 2, (uint32_t[]){tokens, cols + 2 * offset});
   if (offset) x = kedge_window(c->graph, x, offset, cols);
   kedge_value f = kedge_case_constant(c, "inv_freq", 1, &half, inv_freq);
-  kedge_case_output(c, kedge_rope(c->graph, x, f, kedge_case_i(c, "positions", 1, &tokens, positions), &options));
+  kedge_case_output(
+      c, kedge_rope(c->graph, x, f, kedge_case_i(c, "positions", 1, &tokens, positions), &options));
 }
-static void rope_half(kedge_case *c) { rope_of(c, 5, (kedge_rope_options){3, false, false, 1}, 6, 0, 0); }
-static void rope_pairs(kedge_case *c) { rope_of(c, 5, (kedge_rope_options){3, true, false, 1}, 6, 0, 2); }
-static void rope_back(kedge_case *c) { rope_of(c, 4, (kedge_rope_options){2, false, true, 1.25}, 4, 0, 5); }
-static void rope_window(kedge_case *c) { rope_of(c, 7, (kedge_rope_options){1, true, false, 0.5}, 10, 3, 1); }
-static void rope_one(kedge_case *c) { rope_of(c, 1, (kedge_rope_options){1, false, false, 1}, 2, 0, 3); }
-static void rope_wide(kedge_case *c) { rope_of(c, 90, (kedge_rope_options){4, false, false, 1}, 64, 0, 1000); }
-static void rope_odd(kedge_case *c) { rope_of(c, 2, (kedge_rope_options){2, false, false, 1}, 3, 0, 0); }
+static void rope_half(kedge_case *c) {
+  rope_of(c, 5, (kedge_rope_options){3, false, false, 1}, 6, 0, 0);
+}
+static void rope_pairs(kedge_case *c) {
+  rope_of(c, 5, (kedge_rope_options){3, true, false, 1}, 6, 0, 2);
+}
+static void rope_back(kedge_case *c) {
+  rope_of(c, 4, (kedge_rope_options){2, false, true, 1.25}, 4, 0, 5);
+}
+static void rope_window(kedge_case *c) {
+  rope_of(c, 7, (kedge_rope_options){1, true, false, 0.5}, 10, 3, 1);
+}
+static void rope_one(kedge_case *c) {
+  rope_of(c, 1, (kedge_rope_options){1, false, false, 1}, 2, 0, 3);
+}
+static void rope_wide(kedge_case *c) {
+  rope_of(c, 90, (kedge_rope_options){4, false, false, 1}, 64, 0, 1000);
+}
+static void rope_odd(kedge_case *c) {
+  rope_of(c, 2, (kedge_rope_options){2, false, false, 1}, 3, 0, 0);
+}
 static void rope_frequencies(kedge_case *c) {
   kedge_value x = kedge_case_x(c, "x", 2, (uint32_t[]){2, 8}), f = kedge_case_f(c, "f", 1, (uint32_t[]){3});
   kedge_value p = kedge_case_i(c, "positions", 1, (uint32_t[]){2}, (int32_t[]){0, 1});
@@ -376,38 +402,61 @@ static void attention_of(kedge_case *c, attention_case s, bool lse) {
       c, kedge_attention(c->graph, qkv[0], qkv[1], qkv[2], segments_of(c, &s), &options, &logsumexp));
   if (lse) kedge_case_output(c, logsumexp);
 }
-static const attention_case grouped = {.tokens = 7, .heads = 6, .kv_heads = 2, .dim_qk = 4, .dim_v = 3, .lengths = {3, 2}};
-static const attention_case alike = {.tokens = 5, .heads = 2, .kv_heads = 2, .dim_qk = 3, .dim_v = 5, .lengths = {5},
-                                     .windows = true};
-static const attention_case single = {.tokens = 1, .heads = 1, .kv_heads = 1, .dim_qk = 1, .dim_v = 1, .lengths = {1}};
+static const attention_case grouped = {
+    .tokens = 7, .heads = 6, .kv_heads = 2, .dim_qk = 4, .dim_v = 3, .lengths = {3, 2}};
+static const attention_case alike = {
+    .tokens = 5, .heads = 2, .kv_heads = 2, .dim_qk = 3, .dim_v = 5, .lengths = {5}, .windows = true};
+static const attention_case single = {
+    .tokens = 1, .heads = 1, .kv_heads = 1, .dim_qk = 1, .dim_v = 1, .lengths = {1}};
 static const attention_case outside = {.tokens = 3, .heads = 2, .kv_heads = 1, .dim_qk = 2, .dim_v = 2};
-static const attention_case steep = {.tokens = 9, .heads = 2, .kv_heads = 1, .dim_qk = 4, .dim_v = 4, .lengths = {6, 3},
-                                     .sd = 18};
-static const attention_case blocks = {.tokens = 300, .heads = 4, .kv_heads = 2, .dim_qk = 20, .dim_v = 12,
-                                      .lengths = {70, 1, 150, 40}, .windows = true};
-static void attention_grouped(kedge_case *c) { attention_of(c, grouped, false); }
-static void attention_alike(kedge_case *c) { attention_of(c, alike, false); }
-static void attention_single(kedge_case *c) { attention_of(c, single, true); }
-static void attention_outside(kedge_case *c) { attention_of(c, outside, true); }
-static void attention_steep(kedge_case *c) { attention_of(c, steep, true); }
-static void attention_blocks(kedge_case *c) { attention_of(c, blocks, true); }
+static const attention_case steep = {
+    .tokens = 9, .heads = 2, .kv_heads = 1, .dim_qk = 4, .dim_v = 4, .lengths = {6, 3}, .sd = 18};
+static const attention_case blocks = {.tokens = 300,
+                                      .heads = 4,
+                                      .kv_heads = 2,
+                                      .dim_qk = 20,
+                                      .dim_v = 12,
+                                      .lengths = {70, 1, 150, 40},
+                                      .windows = true};
+static void attention_grouped(kedge_case *c) {
+  attention_of(c, grouped, false);
+}
+static void attention_alike(kedge_case *c) {
+  attention_of(c, alike, false);
+}
+static void attention_single(kedge_case *c) {
+  attention_of(c, single, true);
+}
+static void attention_outside(kedge_case *c) {
+  attention_of(c, outside, true);
+}
+static void attention_steep(kedge_case *c) {
+  attention_of(c, steep, true);
+}
+static void attention_blocks(kedge_case *c) {
+  attention_of(c, blocks, true);
+}
 static void attention_bad_heads(kedge_case *c) {
-  attention_of(c, (attention_case){.tokens = 3, .heads = 3, .kv_heads = 2, .dim_qk = 2, .dim_v = 2, .lengths = {3}}, false);
+  attention_of(
+      c, (attention_case){.tokens = 3, .heads = 3, .kv_heads = 2, .dim_qk = 2, .dim_v = 2, .lengths = {3}},
+      false);
 }
 static void attention_bad_keys(kedge_case *c) {
-  kedge_value q = kedge_case_x(c, "q", 2, (uint32_t[]){3, 8}), k = kedge_case_x(c, "k", 2, (uint32_t[]){3, 6});
+  kedge_value q = kedge_case_x(c, "q", 2, (uint32_t[]){3, 8}),
+              k = kedge_case_x(c, "k", 2, (uint32_t[]){3, 6});
   kedge_value s = kedge_case_i(c, "segments", 1, (uint32_t[]){3}, (int32_t[]){0, 0, 0});
   kedge_case_output(c, kedge_attention(c->graph, q, k, k, s, &(kedge_attention_options){2, 2, 1}, NULL));
 }
-KEDGE_CASES(attention) = {{"grouped heads, two sequences, tail tokens", attention_grouped, .differentiable = true},
-                          {"windows, values of another width", attention_alike, .differentiable = true},
-                          {"one token", attention_single},
-                          {"no sequence", attention_outside},
-                          {"large scores", attention_steep, .f32 = 1e-5},
-                          {"sequences across blocks", attention_blocks, .f32 = 5e-6},
-                          {"heads that do not divide", attention_bad_heads, "multiple of key/value heads"},
-                          {"keys of another width", attention_bad_keys, "width of the keys"},
-                          {0}};
+KEDGE_CASES(attention) = {
+    {"grouped heads, two sequences, tail tokens", attention_grouped, .differentiable = true},
+    {"windows, values of another width", attention_alike, .differentiable = true},
+    {"one token", attention_single},
+    {"no sequence", attention_outside},
+    {"large scores", attention_steep, .f32 = 1e-5},
+    {"sequences across blocks", attention_blocks, .f32 = 5e-6},
+    {"heads that do not divide", attention_bad_heads, "multiple of key/value heads"},
+    {"keys of another width", attention_bad_keys, "width of the keys"},
+    {0}};
 
 static void attention_grad_of(kedge_case *c, attention_case s, bool bad) {
   kedge_value qkv[3], lse, outs[KEDGE_MAX_OUT] = {0}, segments = segments_of(c, &s);
@@ -418,34 +467,49 @@ static void attention_grad_of(kedge_case *c, attention_case s, bool bad) {
   kedge_value dy = kedge_case_x(c, "do", 2, (uint32_t[]){s.tokens, cols + extra});
   if (s.windows) dy = kedge_window(c->graph, dy, 1, cols);
   kedge_args_attention_grad args = {.heads = s.heads, .kv_heads = s.kv_heads, .scale = options.scale};
-  kedge__node(c->graph, KEDGE_OP_attention_grad, (kedge_value[]){qkv[0], qkv[1], qkv[2], o, lse, dy, segments}, &args,
-              KEDGE_F32, outs);
+  kedge__node(c->graph, KEDGE_OP_attention_grad,
+              (kedge_value[]){qkv[0], qkv[1], qkv[2], o, lse, dy, segments}, &args, KEDGE_F32, outs);
   for (uint32_t i = 0; i < 3; i++) kedge_case_output(c, outs[i]);
 }
-static void attention_grad_grouped(kedge_case *c) { attention_grad_of(c, grouped, false); }
-static void attention_grad_alike(kedge_case *c) { attention_grad_of(c, alike, false); }
-static void attention_grad_outside(kedge_case *c) { attention_grad_of(c, outside, false); }
-static void attention_grad_steep(kedge_case *c) { attention_grad_of(c, steep, false); }
-static void attention_grad_blocks(kedge_case *c) { attention_grad_of(c, blocks, false); }
-static void attention_grad_bad(kedge_case *c) { attention_grad_of(c, grouped, true); }
-KEDGE_CASES(attention_grad) = {{"grouped heads, two sequences, tail tokens", attention_grad_grouped, .f32 = 5e-6, .bf16 = 2e-2},
-                               {"windows, values of another width", attention_grad_alike, .f32 = 5e-6, .bf16 = 2e-2},
-                               {"no sequence", attention_grad_outside},
-                               {"large scores", attention_grad_steep, .f32 = 1e-4, .bf16 = 3e-2},
-                               {"sequences across blocks", attention_grad_blocks, .f32 = 2e-5, .bf16 = 2e-2},
-                               {"gradient of another width", attention_grad_bad, "gradient of the attention output"},
-                               {0}};
+static void attention_grad_grouped(kedge_case *c) {
+  attention_grad_of(c, grouped, false);
+}
+static void attention_grad_alike(kedge_case *c) {
+  attention_grad_of(c, alike, false);
+}
+static void attention_grad_outside(kedge_case *c) {
+  attention_grad_of(c, outside, false);
+}
+static void attention_grad_steep(kedge_case *c) {
+  attention_grad_of(c, steep, false);
+}
+static void attention_grad_blocks(kedge_case *c) {
+  attention_grad_of(c, blocks, false);
+}
+static void attention_grad_bad(kedge_case *c) {
+  attention_grad_of(c, grouped, true);
+}
+KEDGE_CASES(attention_grad) = {
+    {"grouped heads, two sequences, tail tokens", attention_grad_grouped, .f32 = 5e-6, .bf16 = 2e-2},
+    {"windows, values of another width", attention_grad_alike, .f32 = 5e-6, .bf16 = 2e-2},
+    {"no sequence", attention_grad_outside},
+    {"large scores", attention_grad_steep, .f32 = 1e-4, .bf16 = 3e-2},
+    {"sequences across blocks", attention_grad_blocks, .f32 = 2e-5, .bf16 = 2e-2},
+    {"gradient of another width", attention_grad_bad, "gradient of the attention output"},
+    {0}};
 
 static void cached_of(kedge_case *c, uint32_t queries, uint32_t capacity, uint32_t heads, uint32_t kv_heads,
-                      uint32_t dim_qk, uint32_t dim_v, const int32_t *base, const int32_t *length, bool window) {
+                      uint32_t dim_qk, uint32_t dim_v, const int32_t *base, const int32_t *length,
+                      bool window) {
   uint32_t cols = heads * dim_qk;
   kedge_value q = kedge_case_x(c, "q", 2, (uint32_t[]){queries, cols + (window ? 4 : 0)});
   if (window) q = kedge_window(c->graph, q, 3, cols);
   kedge_value k = kedge_case_x(c, "k", 2, (uint32_t[]){capacity, kv_heads * dim_qk});
   kedge_value v = kedge_case_x(c, "v", 2, (uint32_t[]){capacity, kv_heads * dim_v});
-  kedge_value first = kedge_case_i(c, "base", 1, &queries, base), n = kedge_case_i(c, "length", 1, &queries, length);
-  kedge_case_output(
-      c, kedge_attention_cached(c->graph, q, k, v, first, n, &(kedge_attention_options){heads, kv_heads, 0.5}));
+  kedge_value first = kedge_case_i(c, "base", 1, &queries, base),
+              n = kedge_case_i(c, "length", 1, &queries, length);
+  kedge_case_output(c, kedge_attention_cached(c->graph, q, k, v, first, n,
+                                              &(kedge_attention_options){heads, kv_heads, 0.5}));
 }
 static void cached_some(kedge_case *c) {
   cached_of(c, 3, 20, 6, 2, 4, 3, (int32_t[]){0, 10, 19}, (int32_t[]){7, 10, 1}, false);
@@ -453,12 +517,15 @@ static void cached_some(kedge_case *c) {
 static void cached_window(kedge_case *c) {
   cached_of(c, 2, 9, 2, 2, 5, 7, (int32_t[]){3, 0}, (int32_t[]){6, 0}, true);
 }
-static void cached_one(kedge_case *c) { cached_of(c, 1, 1, 1, 1, 1, 1, (int32_t[]){0}, (int32_t[]){1}, false); }
+static void cached_one(kedge_case *c) {
+  cached_of(c, 1, 1, 1, 1, 1, 1, (int32_t[]){0}, (int32_t[]){1}, false);
+}
 static void cached_long(kedge_case *c) {
   cached_of(c, 2, 700, 4, 1, 24, 40, (int32_t[]){5, 1}, (int32_t[]){690, 300}, false);
 }
 static void cached_bad(kedge_case *c) {
-  kedge_value q = kedge_case_x(c, "q", 2, (uint32_t[]){2, 4}), k = kedge_case_x(c, "k", 2, (uint32_t[]){5, 4});
+  kedge_value q = kedge_case_x(c, "q", 2, (uint32_t[]){2, 4}),
+              k = kedge_case_x(c, "k", 2, (uint32_t[]){5, 4});
   kedge_value v = kedge_case_x(c, "v", 2, (uint32_t[]){6, 4});
   kedge_value i = kedge_case_i(c, "base", 1, (uint32_t[]){2}, (int32_t[]){0, 0});
   kedge_case_output(c, kedge_attention_cached(c->graph, q, k, v, i, i, &(kedge_attention_options){1, 1, 1}));

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One token's gate weights and their gradient, for the reference (core/ops/route.c) and the tuned CPU kernels. Written on
- * kedge_real. With score s (softmax or sigmoid of the logits z), choice S and D = sum over S of s + epsilon, the weight of j
- * in S is alpha s_j / D if normalised, else alpha s_j; an id of -1 has weight 0.
+ * One token's gate weights and their gradient, for the reference (core/ops/route.c) and the tuned CPU
+ * kernels. Written on kedge_real. With score s (softmax or sigmoid of the logits z), choice S and D = sum
+ * over S of s + epsilon, the weight of j in S is alpha s_j / D if normalised, else alpha s_j; an id of -1 has
+ * weight 0.
  *
- * Normalised softmax with epsilon 0 is the softmax over S alone, and is computed as that: the chosen keep their proportions
- * even where their full probabilities underflow.
+ * Normalised softmax with epsilon 0 is the softmax over S alone, and is computed as that: the chosen keep
+ * their proportions even where their full probabilities underflow.
  */
 #ifndef KEDGE_OPS_GATE_MATH_H
 #define KEDGE_OPS_GATE_MATH_H
@@ -37,11 +38,14 @@ static inline bool kedge__gate_over_chosen(const kedge_args_gates *a) {
   return a->kind == KEDGE_SCORE_SOFTMAX && a->normalise && a->epsilon == 0;
 }
 
-static inline kedge_real kedge__gate_score(const kedge_args_gates *a, const kedge_gate_row *row, kedge_real z) {
-  return a->kind == KEDGE_SCORE_SIGMOID ? kedge_sigmoid(z) : KEDGE_EXP(z - row->softmax.max) / row->softmax.sum;
+static inline kedge_real kedge__gate_score(const kedge_args_gates *a, const kedge_gate_row *row,
+                                           kedge_real z) {
+  return a->kind == KEDGE_SCORE_SIGMOID ? kedge_sigmoid(z)
+                                        : KEDGE_EXP(z - row->softmax.max) / row->softmax.sum;
 }
 
-static inline kedge_gate_row kedge__gate_row(const kedge_args_gates *a, const kedge_real *z, const int32_t *ids) {
+static inline kedge_gate_row kedge__gate_row(const kedge_args_gates *a, const kedge_real *z,
+                                             const int32_t *ids) {
   kedge_gate_row row = {{0, 1}, 1};
   if (kedge__gate_over_chosen(a)) {
     kedge_real max = 0, sum = 0;
@@ -66,14 +70,15 @@ static inline kedge_gate_row kedge__gate_row(const kedge_args_gates *a, const ke
   return row;
 }
 
-static inline kedge_real kedge__gate(const kedge_args_gates *a, const kedge_gate_row *row, const kedge_real *z,
-                                     int32_t id) {
+static inline kedge_real kedge__gate(const kedge_args_gates *a, const kedge_gate_row *row,
+                                     const kedge_real *z, int32_t id) {
   return id < 0 ? 0 : a->alpha * kedge__gate_score(a, row, z[id]) / row->divisor;
 }
 
-/* dz [E] of one row from the gradients dg [K] of its gates g. With M = sum over S of dg_j g_j, the gradient of a score is
- * u_j = (alpha dg_j - M) / D if normalised and alpha dg_j if not; then dz_j = s_j (1 - s_j) u_j for a sigmoid, and
- * s_j (u_j - sum over S of s u) for a softmax, over all experts or, where the softmax is over the chosen, over those. */
+/* dz [E] of one row from the gradients dg [K] of its gates g. With M = sum over S of dg_j g_j, the gradient
+ * of a score is u_j = (alpha dg_j - M) / D if normalised and alpha dg_j if not; then dz_j = s_j (1 - s_j) u_j
+ * for a sigmoid, and s_j (u_j - sum over S of s u) for a softmax, over all experts or, where the softmax is
+ * over the chosen, over those. */
 static inline void kedge__gate_gradient(const kedge_args_gates *a, const kedge_real *z, const int32_t *ids,
                                         const kedge_real *dg, kedge_real *dz) {
   kedge_gate_row row = kedge__gate_row(a, z, ids);

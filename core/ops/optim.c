@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The optimizer's ops: clipping factor, AdamW, gradient accumulation. Tuned twin: backends/cpu/kernels/optim.c; the formula of
- * one AdamW update is in core/scalar.h. The sum of squares that clipping reads is in rows.c. */
+ * The optimizer's ops: clipping factor, AdamW, gradient accumulation. Tuned twin:
+ * backends/cpu/kernels/optim.c; the formula of one AdamW update is in core/scalar.h. The sum of squares that
+ * clipping reads is in rows.c. */
 
 #if defined(KEDGE_PART_RULES)
 #include "core/op.h"
@@ -23,8 +24,8 @@ KEDGE_SHAPE(clip_scale) {
 }
 KEDGE_NO_GRADIENT(clip_scale)
 
-void kedge_adamw(kedge_graph *g, kedge_value master, kedge_value m, kedge_value v, kedge_value storage, kedge_value grad,
-                 kedge_value scale, kedge_value hyper, const kedge_adamw_options *options) {
+void kedge_adamw(kedge_graph *g, kedge_value master, kedge_value m, kedge_value v, kedge_value storage,
+                 kedge_value grad, kedge_value scale, kedge_value hyper, const kedge_adamw_options *options) {
   /* 1 - beta is taken here, in double: 1 - 0.999f would be wrong in its fifth digit. */
   kedge_args_adamw args = {.beta1 = options->beta1,
                            .beta2 = options->beta2,
@@ -32,7 +33,8 @@ void kedge_adamw(kedge_graph *g, kedge_value master, kedge_value m, kedge_value 
                            .rest2 = 1 - options->beta2,
                            .eps = options->eps,
                            .decay = options->decay};
-  kedge__node(g, KEDGE_OP_adamw, (kedge_value[]){master, m, v, storage, grad, scale, hyper}, &args, KEDGE_F32, NULL);
+  kedge__node(g, KEDGE_OP_adamw, (kedge_value[]){master, m, v, storage, grad, scale, hyper}, &args, KEDGE_F32,
+              NULL);
 }
 
 KEDGE_SHAPE(adamw) {
@@ -107,17 +109,28 @@ static void clip(kedge_case *c, double squares, double max_norm) {
   kedge_case_output(c, kedge_clip_scale(c->graph, s, max_norm, &norm));
   kedge_case_output(c, norm);
 }
-static void clip_large(kedge_case *c) { clip(c, 49, 1); }
-static void clip_small(kedge_case *c) { clip(c, 0.25, 1); }
-static void clip_zero(kedge_case *c) { clip(c, 0, 1); }
-static void clip_never(kedge_case *c) { clip(c, 1e6, 0); }
+static void clip_large(kedge_case *c) {
+  clip(c, 49, 1);
+}
+static void clip_small(kedge_case *c) {
+  clip(c, 0.25, 1);
+}
+static void clip_zero(kedge_case *c) {
+  clip(c, 0, 1);
+}
+static void clip_never(kedge_case *c) {
+  clip(c, 1e6, 0);
+}
 static void clip_bad(kedge_case *c) {
   kedge_value x = kedge_case_f(c, "squares", 1, (uint32_t[]){3});
   kedge_case_output(c, kedge_clip_scale(c->graph, x, 1, NULL));
 }
-KEDGE_CASES(clip_scale) = {{"a norm of 7", clip_large},    {"below the limit", clip_small},
-                           {"no gradient", clip_zero},     {"no limit", clip_never},
-                           {"three sums", clip_bad, "sum of squares"}, {0}};
+KEDGE_CASES(clip_scale) = {{"a norm of 7", clip_large},
+                           {"below the limit", clip_small},
+                           {"no gradient", clip_zero},
+                           {"no limit", clip_never},
+                           {"three sums", clip_bad, "sum of squares"},
+                           {0}};
 
 static void adamw_of(kedge_case *c, uint32_t rows, uint32_t cols, bool copy, bool bad_moment, double decay) {
   uint32_t dims[] = {rows, cols}, other[] = {cols, rows};
@@ -127,7 +140,8 @@ static void adamw_of(kedge_case *c, uint32_t rows, uint32_t cols, bool copy, boo
   kedge_value storage = copy ? kedge_case_x(c, "copy", 2, dims) : KEDGE_NONE;
   kedge_value grad = kedge_case_f(c, "grad", 2, dims);
   kedge_value scale = kedge_case_constant(c, "scale", 1, (uint32_t[]){1}, (double[]){0.25});
-  kedge_value hyper = kedge_case_constant(c, "hyper", 1, (uint32_t[]){4}, (double[]){0.01, 0.271, 0.002997, 0});
+  kedge_value hyper =
+      kedge_case_constant(c, "hyper", 1, (uint32_t[]){4}, (double[]){0.01, 0.271, 0.002997, 0});
   kedge_adamw(c->graph, w, m, v, storage, grad, scale, hyper,
               &(kedge_adamw_options){.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .decay = decay});
   kedge_case_output(c, w);
@@ -135,10 +149,18 @@ static void adamw_of(kedge_case *c, uint32_t rows, uint32_t cols, bool copy, boo
   kedge_case_output(c, v);
   if (copy) kedge_case_output(c, storage);
 }
-static void adamw_copy(kedge_case *c) { adamw_of(c, 5, 7, true, false, 0.1); }
-static void adamw_plain(kedge_case *c) { adamw_of(c, 1, 1, false, false, 0); }
-static void adamw_long(kedge_case *c) { adamw_of(c, 3, 6001, true, false, 0.1); }
-static void adamw_bad(kedge_case *c) { adamw_of(c, 2, 3, false, true, 0); }
+static void adamw_copy(kedge_case *c) {
+  adamw_of(c, 5, 7, true, false, 0.1);
+}
+static void adamw_plain(kedge_case *c) {
+  adamw_of(c, 1, 1, false, false, 0);
+}
+static void adamw_long(kedge_case *c) {
+  adamw_of(c, 3, 6001, true, false, 0.1);
+}
+static void adamw_bad(kedge_case *c) {
+  adamw_of(c, 2, 3, false, true, 0);
+}
 KEDGE_CASES(adamw) = {{"with a storage copy", adamw_copy},
                       {"one weight, no copy", adamw_plain},
                       {"more than a block", adamw_long},
@@ -150,10 +172,18 @@ static void accumulate_of(kedge_case *c, uint32_t n, kedge_dtype dtype, uint32_t
   kedge_accumulate(c->graph, a, kedge_case_scaled(c, "x", dtype, 1, (uint32_t[]){other}, 0, 1));
   kedge_case_output(c, a);
 }
-static void accumulate_f(kedge_case *c) { accumulate_of(c, 13, KEDGE_F32, 13); }
-static void accumulate_x(kedge_case *c) { accumulate_of(c, 1, c->dtype, 1); }
-static void accumulate_long(kedge_case *c) { accumulate_of(c, 20001, c->dtype, 20001); }
-static void accumulate_bad(kedge_case *c) { accumulate_of(c, 4, KEDGE_F32, 5); }
+static void accumulate_f(kedge_case *c) {
+  accumulate_of(c, 13, KEDGE_F32, 13);
+}
+static void accumulate_x(kedge_case *c) {
+  accumulate_of(c, 1, c->dtype, 1);
+}
+static void accumulate_long(kedge_case *c) {
+  accumulate_of(c, 20001, c->dtype, 20001);
+}
+static void accumulate_bad(kedge_case *c) {
+  accumulate_of(c, 4, KEDGE_F32, 5);
+}
 KEDGE_CASES(accumulate) = {{"f32", accumulate_f},
                            {"storage", accumulate_x},
                            {"more than a block", accumulate_long},

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Routing: router scores, the choice of K experts, the plan of rows by expert, and the weights of the chosen. Tuned twin:
- * backends/cpu/kernels/route.c. The bias on the logits (row_bias) and the movement of rows are in rows.c. */
+ * Routing: router scores, the choice of K experts, the plan of rows by expert, and the weights of the chosen.
+ * Tuned twin: backends/cpu/kernels/route.c. The bias on the logits (row_bias) and the movement of rows are in
+ * rows.c. */
 
 #if defined(KEDGE_PART_RULES)
 #include "core/op.h"
 
 static kedge_status want_kind(kedge_u32 kind) {
   if (kind == KEDGE_SCORE_SOFTMAX || kind == KEDGE_SCORE_SIGMOID) return KEDGE_OK;
-  return kedge_fail(KEDGE_ERR_ARGUMENT, "expected a score of kind 0 (softmax) or 1 (sigmoid), got kind %u", kind);
+  return kedge_fail(KEDGE_ERR_ARGUMENT, "expected a score of kind 0 (softmax) or 1 (sigmoid), got kind %u",
+                    kind);
 }
 
 kedge_value kedge_scores(kedge_graph *g, kedge_value logits, uint32_t kind) {
@@ -29,8 +31,8 @@ KEDGE_SHAPE(scores) {
 KEDGE_GRADIENT(scores) {
   const kedge_args_scores *a = rule->args;
   kedge_args_scores_grad args = {.kind = a->kind};
-  rule->din[0] = kedge__node(rule->graph, KEDGE_OP_scores_grad, (kedge_value[]){rule->out[0], rule->dout[0]}, &args,
-                             KEDGE_F32, NULL);
+  rule->din[0] = kedge__node(rule->graph, KEDGE_OP_scores_grad, (kedge_value[]){rule->out[0], rule->dout[0]},
+                             &args, KEDGE_F32, NULL);
 }
 
 KEDGE_SHAPE(scores_grad) {
@@ -49,7 +51,8 @@ kedge_value kedge_topk(kedge_graph *g, kedge_value scores, kedge_value bias, ked
                        kedge_value *bad) {
   kedge_args_topk args = {.k = k};
   kedge_value outs[KEDGE_MAX_OUT] = {0};
-  kedge_value ids = kedge__node(g, KEDGE_OP_topk, (kedge_value[]){scores, bias, segments}, &args, KEDGE_F32, outs);
+  kedge_value ids =
+      kedge__node(g, KEDGE_OP_topk, (kedge_value[]){scores, bias, segments}, &args, KEDGE_F32, outs);
   if (bad) *bad = outs[1];
   return ids;
 }
@@ -93,8 +96,8 @@ KEDGE_SHAPE(dispatch) {
   a->tokens = rule->in[0].dims[0];
   a->k = rule->in[0].dims[1];
   if (a->k > a->experts)
-    return kedge_fail(KEDGE_ERR_SHAPE, "expected at least as many experts as a token has ids, %u, got %u", a->k,
-                      a->experts);
+    return kedge_fail(KEDGE_ERR_SHAPE, "expected at least as many experts as a token has ids, %u, got %u",
+                      a->k, a->experts);
   kedge__set_shape(&rule->out[0], 1, a->tokens * a->k, 1, 1);
   kedge__set_shape(&rule->out[1], 1, a->experts + 1, 1, 1);
   kedge__set_shape(&rule->out[2], 2, a->tokens, a->k, 1);
@@ -102,7 +105,8 @@ KEDGE_SHAPE(dispatch) {
 }
 KEDGE_NO_GRADIENT(dispatch)
 
-kedge_value kedge_gates(kedge_graph *g, kedge_value logits, kedge_value ids, const kedge_gate_options *options) {
+kedge_value kedge_gates(kedge_graph *g, kedge_value logits, kedge_value ids,
+                        const kedge_gate_options *options) {
   kedge_args_gates args = {.kind = options->kind,
                            .normalise = options->normalise,
                            .alpha = options->alpha,
@@ -114,7 +118,8 @@ KEDGE_SHAPE(gates) {
   kedge_args_gates *a = rule->args;
   const kedge_shape *in = rule->in;
   KEDGE_TRY(want_kind(a->kind));
-  if (!(a->epsilon >= 0)) return kedge_fail(KEDGE_ERR_ARGUMENT, "expected epsilon >= 0, got %g", (double)a->epsilon);
+  if (!(a->epsilon >= 0))
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "expected epsilon >= 0, got %g", (double)a->epsilon);
   KEDGE_TRY(kedge__want_rank(&in[0], 2, "router logits"));
   KEDGE_TRY(kedge__want_rank(&in[1], 2, "expert ids"));
   KEDGE_TRY(kedge__want_dim(&in[1], 0, in[0].dims[0], "tokens of the expert ids"));
@@ -129,8 +134,9 @@ KEDGE_GRADIENT(gates) {
   const kedge_args_gates *a = rule->args;
   kedge_args_gates_grad args = {
       .kind = a->kind, .normalise = a->normalise, .alpha = a->alpha, .epsilon = a->epsilon};
-  rule->din[0] = kedge__node(rule->graph, KEDGE_OP_gates_grad,
-                             (kedge_value[]){rule->in[0], rule->in[1], rule->dout[0]}, &args, KEDGE_F32, NULL);
+  rule->din[0] =
+      kedge__node(rule->graph, KEDGE_OP_gates_grad, (kedge_value[]){rule->in[0], rule->in[1], rule->dout[0]},
+                  &args, KEDGE_F32, NULL);
 }
 
 KEDGE_SHAPE(gates_grad) {
@@ -188,7 +194,8 @@ static bool row_is_good(const kedge_real *score, const kedge_real *bias, uint32_
   return candidates >= k;
 }
 
-/* K passes a row; each finds the best among those that come after the last choice in the order (value, lower index). */
+/* K passes a row; each finds the best among those that come after the last choice in the order (value, lower
+ * index). */
 KEDGE_KERNEL(topk) {
   KEDGE_CALL_ARGS(topk);
   const kedge_real *bias = KEDGE_IN_F(1);
@@ -218,7 +225,8 @@ KEDGE_KERNEL(topk) {
   }
 }
 
-/* A counting sort, in place in the offsets: counts, then first rows, then one step to the right as rows are given out. */
+/* A counting sort, in place in the offsets: counts, then first rows, then one step to the right as rows are
+ * given out. */
 KEDGE_KERNEL(dispatch) {
   KEDGE_CALL_ARGS(dispatch);
   const int32_t *ids = KEDGE_IN_I(0);
@@ -256,7 +264,8 @@ KEDGE_KERNEL(gates) {
 
 KEDGE_KERNEL(gates_grad) {
   KEDGE_CALL_ARGS(gates_grad);
-  const kedge_args_gates forward = {a->tokens, a->experts, a->k, a->kind, a->normalise, 0, a->alpha, a->epsilon};
+  const kedge_args_gates forward = {a->tokens,    a->experts, a->k,     a->kind,
+                                    a->normalise, 0,          a->alpha, a->epsilon};
   for (size_t t = 0; t < a->tokens; t++)
     kedge__gate_gradient(&forward, KEDGE_IN_F(0) + t * a->experts, KEDGE_IN_I(1) + t * a->k,
                          KEDGE_IN_F(2) + t * a->k, KEDGE_OUT_F(0) + t * a->experts);
@@ -272,12 +281,24 @@ static void scores_of(kedge_case *c, uint32_t tokens, uint32_t experts, double s
   kedge_value z = kedge_case_scaled(c, "z", KEDGE_F32, 2, (uint32_t[]){tokens, experts}, 0, sd);
   kedge_case_output(c, kedge_scores(c->graph, z, kind));
 }
-static void scores_softmax(kedge_case *c) { scores_of(c, 5, 7, 1, KEDGE_SCORE_SOFTMAX); }
-static void scores_sigmoid(kedge_case *c) { scores_of(c, 3, 33, 1, KEDGE_SCORE_SIGMOID); }
-static void scores_one(kedge_case *c) { scores_of(c, 1, 1, 1, KEDGE_SCORE_SOFTMAX); }
-static void scores_steep(kedge_case *c) { scores_of(c, 9, 16, 80, KEDGE_SCORE_SOFTMAX); }
-static void scores_flat(kedge_case *c) { scores_of(c, 9, 16, 80, KEDGE_SCORE_SIGMOID); }
-static void scores_bad(kedge_case *c) { scores_of(c, 2, 3, 1, 2); }
+static void scores_softmax(kedge_case *c) {
+  scores_of(c, 5, 7, 1, KEDGE_SCORE_SOFTMAX);
+}
+static void scores_sigmoid(kedge_case *c) {
+  scores_of(c, 3, 33, 1, KEDGE_SCORE_SIGMOID);
+}
+static void scores_one(kedge_case *c) {
+  scores_of(c, 1, 1, 1, KEDGE_SCORE_SOFTMAX);
+}
+static void scores_steep(kedge_case *c) {
+  scores_of(c, 9, 16, 80, KEDGE_SCORE_SOFTMAX);
+}
+static void scores_flat(kedge_case *c) {
+  scores_of(c, 9, 16, 80, KEDGE_SCORE_SIGMOID);
+}
+static void scores_bad(kedge_case *c) {
+  scores_of(c, 2, 3, 1, 2);
+}
 static void scores_flat_rank(kedge_case *c) {
   kedge_case_output(c, kedge_scores(c->graph, kedge_case_f(c, "z", 1, (uint32_t[]){4}), KEDGE_SCORE_SOFTMAX));
 }
@@ -291,15 +312,22 @@ KEDGE_CASES(scores) = {{"softmax", scores_softmax, .differentiable = true},
                        {0}};
 
 static void scores_grad_of(kedge_case *c, uint32_t kind, uint32_t other) {
-  kedge_value z = kedge_case_f(c, "z", 2, (uint32_t[]){4, 9}), ds = kedge_case_f(c, "ds", 2, (uint32_t[]){4, other});
+  kedge_value z = kedge_case_f(c, "z", 2, (uint32_t[]){4, 9}),
+              ds = kedge_case_f(c, "ds", 2, (uint32_t[]){4, other});
   kedge_args_scores_grad args = {.kind = kind};
   kedge_value s = kedge_scores(c->graph, z, kind);
   kedge_case_output(
       c, kedge__node(c->graph, KEDGE_OP_scores_grad, (kedge_value[]){s, ds}, &args, KEDGE_F32, NULL));
 }
-static void scores_grad_softmax(kedge_case *c) { scores_grad_of(c, KEDGE_SCORE_SOFTMAX, 9); }
-static void scores_grad_sigmoid(kedge_case *c) { scores_grad_of(c, KEDGE_SCORE_SIGMOID, 9); }
-static void scores_grad_bad(kedge_case *c) { scores_grad_of(c, KEDGE_SCORE_SIGMOID, 8); }
+static void scores_grad_softmax(kedge_case *c) {
+  scores_grad_of(c, KEDGE_SCORE_SOFTMAX, 9);
+}
+static void scores_grad_sigmoid(kedge_case *c) {
+  scores_grad_of(c, KEDGE_SCORE_SIGMOID, 9);
+}
+static void scores_grad_bad(kedge_case *c) {
+  scores_grad_of(c, KEDGE_SCORE_SIGMOID, 8);
+}
 KEDGE_CASES(scores_grad) = {{"softmax", scores_grad_softmax},
                             {"sigmoid", scores_grad_sigmoid},
                             {"gradient of another shape", scores_grad_bad, "gradient of the scores"},
@@ -313,17 +341,25 @@ static void topk_of(kedge_case *c, uint32_t tokens, uint32_t experts, uint32_t k
   uint32_t dims[] = {tokens, experts};
   kedge_value s = scores ? kedge_case_constant(c, "s", 2, dims, scores) : kedge_case_f(c, "s", 2, dims);
   kedge_value b = bias ? kedge_case_constant(c, "bias", 1, &experts, bias) : KEDGE_NONE, bad;
-  kedge_case_output(c, kedge_topk(c->graph, s, b, kedge_case_i(c, "segments", 1, &tokens, segments), k, &bad));
+  kedge_case_output(c,
+                    kedge_topk(c->graph, s, b, kedge_case_i(c, "segments", 1, &tokens, segments), k, &bad));
   kedge_case_output(c, bad);
 }
-static void topk_random(kedge_case *c) { topk_of(c, 50, 37, 6, NULL, NULL, 3); }
-static void topk_all(kedge_case *c) { topk_of(c, 4, 5, 5, NULL, NULL, 0); }
-static void topk_one(kedge_case *c) { topk_of(c, 1, 1, 1, NULL, NULL, 0); }
+static void topk_random(kedge_case *c) {
+  topk_of(c, 50, 37, 6, NULL, NULL, 3);
+}
+static void topk_all(kedge_case *c) {
+  topk_of(c, 4, 5, 5, NULL, NULL, 0);
+}
+static void topk_one(kedge_case *c) {
+  topk_of(c, 1, 1, 1, NULL, NULL, 0);
+}
 static void topk_ties(kedge_case *c) {
   topk_of(c, 2, 6, 3, (double[]){1, 2, 1, 2, 1, 2, 0, 0, 0, 0, 0, 0}, NULL, 0);
 }
 static void topk_bias(kedge_case *c) {
-  topk_of(c, 3, 4, 2, (double[]){.1, .2, .3, .4, .5, .5, .5, .5, .9, .1, .1, .1}, (double[]){0, .5, -.5, -2}, 1);
+  topk_of(c, 3, 4, 2, (double[]){.1, .2, .3, .4, .5, .5, .5, .5, .9, .1, .1, .1}, (double[]){0, .5, -.5, -2},
+          1);
 }
 static void topk_never(kedge_case *c) {
   topk_of(c, 2, 4, 2, (double[]){-INFINITY, 1, -INFINITY, 2, 3, -INFINITY, -INFINITY, -INFINITY}, NULL, 0);
@@ -331,9 +367,12 @@ static void topk_never(kedge_case *c) {
 static void topk_not_finite(kedge_case *c) {
   topk_of(c, 4, 3, 1, (double[]){1, NAN, 2, 1, 2, 3, INFINITY, 0, 0, NAN, NAN, NAN}, NULL, 1);
 }
-static void topk_too_many(kedge_case *c) { topk_of(c, 2, 3, 4, NULL, NULL, 0); }
+static void topk_too_many(kedge_case *c) {
+  topk_of(c, 2, 3, 4, NULL, NULL, 0);
+}
 static void topk_short_bias(kedge_case *c) {
-  kedge_value s = kedge_case_f(c, "s", 2, (uint32_t[]){2, 3}), b = kedge_case_f(c, "bias", 1, (uint32_t[]){2});
+  kedge_value s = kedge_case_f(c, "s", 2, (uint32_t[]){2, 3}),
+              b = kedge_case_f(c, "bias", 1, (uint32_t[]){2});
   kedge_value segments = kedge_case_i(c, "segments", 1, (uint32_t[]){2}, (int32_t[]){0, 0});
   kedge_case_output(c, kedge_topk(c->graph, s, b, segments, 1, NULL));
 }
@@ -357,9 +396,15 @@ static void dispatch_of(kedge_case *c, uint32_t tokens, uint32_t k, uint32_t exp
 static void dispatch_some(kedge_case *c) {
   dispatch_of(c, 5, 2, 4, (int32_t[]){3, 0, 0, 1, -1, -1, 3, 1, 0, 3}); /* nothing goes to expert 2 */
 }
-static void dispatch_none(kedge_case *c) { dispatch_of(c, 2, 2, 3, (int32_t[]){-1, -1, -1, -1}); }
-static void dispatch_one(kedge_case *c) { dispatch_of(c, 3, 1, 1, (int32_t[]){0, 0, 0}); }
-static void dispatch_bad(kedge_case *c) { dispatch_of(c, 1, 3, 2, (int32_t[]){0, 1, -1}); }
+static void dispatch_none(kedge_case *c) {
+  dispatch_of(c, 2, 2, 3, (int32_t[]){-1, -1, -1, -1});
+}
+static void dispatch_one(kedge_case *c) {
+  dispatch_of(c, 3, 1, 1, (int32_t[]){0, 0, 0});
+}
+static void dispatch_bad(kedge_case *c) {
+  dispatch_of(c, 1, 3, 2, (int32_t[]){0, 1, -1});
+}
 KEDGE_CASES(dispatch) = {{"an idle expert, a tail token", dispatch_some},
                          {"no token at all", dispatch_none},
                          {"one expert", dispatch_one},
@@ -374,13 +419,27 @@ static void gates_of(kedge_case *c, double sd, double mean, uint32_t kind, bool 
   kedge_value ids = kedge_case_i(c, "ids", 2, (uint32_t[]){GATE_TOKENS, GATE_K}, gate_ids);
   kedge_case_output(c, kedge_gates(c->graph, z, ids, &(kedge_gate_options){kind, normalise, alpha, epsilon}));
 }
-static void gates_softmax(kedge_case *c) { gates_of(c, 1, 0, KEDGE_SCORE_SOFTMAX, false, 1.5, 0); }
-static void gates_softmax_norm(kedge_case *c) { gates_of(c, 1, 0, KEDGE_SCORE_SOFTMAX, true, 1, 0); }
-static void gates_softmax_eps(kedge_case *c) { gates_of(c, 1, 0, KEDGE_SCORE_SOFTMAX, true, 2, 0.125); }
-static void gates_sigmoid(kedge_case *c) { gates_of(c, 1, 0, KEDGE_SCORE_SIGMOID, false, 2.5, 0); }
-static void gates_sigmoid_norm(kedge_case *c) { gates_of(c, 1, 0, KEDGE_SCORE_SIGMOID, true, 2.446, 1e-20); }
-static void gates_steep(kedge_case *c) { gates_of(c, 60, 0, KEDGE_SCORE_SOFTMAX, true, 1, 0); }
-static void gates_tiny(kedge_case *c) { gates_of(c, 1, -200, KEDGE_SCORE_SIGMOID, true, 2.446, 1e-20); }
+static void gates_softmax(kedge_case *c) {
+  gates_of(c, 1, 0, KEDGE_SCORE_SOFTMAX, false, 1.5, 0);
+}
+static void gates_softmax_norm(kedge_case *c) {
+  gates_of(c, 1, 0, KEDGE_SCORE_SOFTMAX, true, 1, 0);
+}
+static void gates_softmax_eps(kedge_case *c) {
+  gates_of(c, 1, 0, KEDGE_SCORE_SOFTMAX, true, 2, 0.125);
+}
+static void gates_sigmoid(kedge_case *c) {
+  gates_of(c, 1, 0, KEDGE_SCORE_SIGMOID, false, 2.5, 0);
+}
+static void gates_sigmoid_norm(kedge_case *c) {
+  gates_of(c, 1, 0, KEDGE_SCORE_SIGMOID, true, 2.446, 1e-20);
+}
+static void gates_steep(kedge_case *c) {
+  gates_of(c, 60, 0, KEDGE_SCORE_SOFTMAX, true, 1, 0);
+}
+static void gates_tiny(kedge_case *c) {
+  gates_of(c, 1, -200, KEDGE_SCORE_SIGMOID, true, 2.446, 1e-20);
+}
 static void gates_one(kedge_case *c) {
   kedge_value ids = kedge_case_i(c, "ids", 2, (uint32_t[]){2, 1}, (int32_t[]){0, -1});
   kedge_value z = kedge_case_f(c, "z", 2, (uint32_t[]){2, 1});
@@ -410,10 +469,18 @@ static void gates_grad_of(kedge_case *c, uint32_t kind, bool normalise, uint32_t
   kedge_case_output(
       c, kedge__node(c->graph, KEDGE_OP_gates_grad, (kedge_value[]){z, ids, dg}, &args, KEDGE_F32, NULL));
 }
-static void gates_grad_softmax(kedge_case *c) { gates_grad_of(c, KEDGE_SCORE_SOFTMAX, false, GATE_K); }
-static void gates_grad_softmax_norm(kedge_case *c) { gates_grad_of(c, KEDGE_SCORE_SOFTMAX, true, GATE_K); }
-static void gates_grad_sigmoid(kedge_case *c) { gates_grad_of(c, KEDGE_SCORE_SIGMOID, true, GATE_K); }
-static void gates_grad_bad(kedge_case *c) { gates_grad_of(c, KEDGE_SCORE_SIGMOID, true, 2); }
+static void gates_grad_softmax(kedge_case *c) {
+  gates_grad_of(c, KEDGE_SCORE_SOFTMAX, false, GATE_K);
+}
+static void gates_grad_softmax_norm(kedge_case *c) {
+  gates_grad_of(c, KEDGE_SCORE_SOFTMAX, true, GATE_K);
+}
+static void gates_grad_sigmoid(kedge_case *c) {
+  gates_grad_of(c, KEDGE_SCORE_SIGMOID, true, GATE_K);
+}
+static void gates_grad_bad(kedge_case *c) {
+  gates_grad_of(c, KEDGE_SCORE_SIGMOID, true, 2);
+}
 KEDGE_CASES(gates_grad) = {{"softmax", gates_grad_softmax},
                            {"softmax over the chosen", gates_grad_softmax_norm},
                            {"sigmoid, normalised", gates_grad_sigmoid},

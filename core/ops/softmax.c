@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The language-model head and its cross-entropy as one op, so that the logits [T,V] never exist. Tuned twin:
- * backends/cpu/kernels/softmax.c. Siblings: route.c has the softmax of router scores, attention.c that of attention. */
+ * backends/cpu/kernels/softmax.c. Siblings: route.c has the softmax of router scores, attention.c that of
+ * attention. */
 
 #if defined(KEDGE_PART_RULES)
 #include "core/op.h"
 
-kedge_value kedge_head_loss(kedge_graph *g, kedge_value h, kedge_value weight, kedge_value labels, kedge_value *lse) {
+kedge_value kedge_head_loss(kedge_graph *g, kedge_value h, kedge_value weight, kedge_value labels,
+                            kedge_value *lse) {
   kedge_args_head_loss args = {0};
   kedge_value outs[KEDGE_MAX_OUT] = {0};
   kedge_value nll =
@@ -38,14 +40,15 @@ KEDGE_SHAPE(head_loss) {
 
 KEDGE_GRADIENT(head_loss) {
   if (rule->dout[1] != KEDGE_NONE) {
-    kedge__graph_fail(rule->graph, KEDGE_ERR_UNSUPPORTED, "head_loss: the logsumexp has no gradient, only the loss has");
+    kedge__graph_fail(rule->graph, KEDGE_ERR_UNSUPPORTED,
+                      "head_loss: the logsumexp has no gradient, only the loss has");
     return;
   }
   kedge_args_head_loss_grad args = {0};
   kedge_value outs[KEDGE_MAX_OUT] = {0};
   kedge__node(rule->graph, KEDGE_OP_head_loss_grad,
-              (kedge_value[]){rule->in[0], rule->in[1], rule->in[2], rule->out[1], rule->dout[0]}, &args, KEDGE_F32,
-              outs);
+              (kedge_value[]){rule->in[0], rule->in[1], rule->in[2], rule->out[1], rule->dout[0]}, &args,
+              KEDGE_F32, outs);
   if (rule->need[0]) rule->din[0] = outs[0];
   if (rule->need[1]) rule->din[1] = outs[1];
 }
@@ -75,7 +78,8 @@ static kedge_real dot(const kedge_x *a, const kedge_x *b, size_t n) {
   return sum;
 }
 
-/* One pass a token: `sum` counts the logits relative to the largest so far, and shrinks when a larger one comes. */
+/* One pass a token: `sum` counts the logits relative to the largest so far, and shrinks when a larger one
+ * comes. */
 KEDGE_KERNEL(head_loss) {
   KEDGE_CALL_ARGS(head_loss);
   const kedge_x *h = KEDGE_IN_X(0), *w = KEDGE_IN_X(1);
@@ -154,25 +158,42 @@ static kedge_value walking_labels(kedge_case *c, uint32_t tokens, uint32_t vocab
   return kedge_case_i(c, "labels", 1, (uint32_t[]){tokens}, labels);
 }
 
-static void head(kedge_case *c, uint32_t tokens, uint32_t dim, uint32_t vocab, uint32_t gap, double sd, bool lse) {
+static void head(kedge_case *c, uint32_t tokens, uint32_t dim, uint32_t vocab, uint32_t gap, double sd,
+                 bool lse) {
   kedge_value h = kedge_case_scaled(c, "h", c->dtype, 2, (uint32_t[]){tokens, dim}, 0, sd);
   kedge_value w = kedge_case_x(c, "w", 2, (uint32_t[]){vocab, dim}), logsumexp;
   kedge_case_output(c, kedge_head_loss(c->graph, h, w, walking_labels(c, tokens, vocab, gap), &logsumexp));
   if (lse) kedge_case_output(c, logsumexp);
 }
-static void head_odd(kedge_case *c) { head(c, 5, 7, 11, 0, 0.5, false); }
-static void head_gaps(kedge_case *c) { head(c, 9, 3, 13, 2, 0.7, false); }
-static void head_one(kedge_case *c) { head(c, 1, 1, 1, 0, 1, true); }
-static void head_none(kedge_case *c) { head(c, 4, 3, 5, 1, 1, true); }
-static void head_steep(kedge_case *c) { head(c, 6, 16, 40, 3, 20, true); }
-static void head_tall(kedge_case *c) { head(c, HEAD_TOKENS, 5, 131, 11, 1, true); }
-static void head_wide(kedge_case *c) { head(c, 3, 9, 2300, 0, 1, true); }
+static void head_odd(kedge_case *c) {
+  head(c, 5, 7, 11, 0, 0.5, false);
+}
+static void head_gaps(kedge_case *c) {
+  head(c, 9, 3, 13, 2, 0.7, false);
+}
+static void head_one(kedge_case *c) {
+  head(c, 1, 1, 1, 0, 1, true);
+}
+static void head_none(kedge_case *c) {
+  head(c, 4, 3, 5, 1, 1, true);
+}
+static void head_steep(kedge_case *c) {
+  head(c, 6, 16, 40, 3, 20, true);
+}
+static void head_tall(kedge_case *c) {
+  head(c, HEAD_TOKENS, 5, 131, 11, 1, true);
+}
+static void head_wide(kedge_case *c) {
+  head(c, 3, 9, 2300, 0, 1, true);
+}
 static void head_bad_width(kedge_case *c) {
-  kedge_value h = kedge_case_x(c, "h", 2, (uint32_t[]){4, 8}), w = kedge_case_x(c, "w", 2, (uint32_t[]){5, 7});
+  kedge_value h = kedge_case_x(c, "h", 2, (uint32_t[]){4, 8}),
+              w = kedge_case_x(c, "w", 2, (uint32_t[]){5, 7});
   kedge_case_output(c, kedge_head_loss(c->graph, h, w, walking_labels(c, 4, 5, 0), NULL));
 }
 static void head_bad_labels(kedge_case *c) {
-  kedge_value h = kedge_case_x(c, "h", 2, (uint32_t[]){4, 8}), w = kedge_case_x(c, "w", 2, (uint32_t[]){5, 8});
+  kedge_value h = kedge_case_x(c, "h", 2, (uint32_t[]){4, 8}),
+              w = kedge_case_x(c, "w", 2, (uint32_t[]){5, 8});
   kedge_case_output(c, kedge_head_loss(c->graph, h, w, walking_labels(c, 3, 5, 0), NULL));
 }
 KEDGE_CASES(head_loss) = {{"odd sizes", head_odd, .differentiable = true},
@@ -186,22 +207,34 @@ KEDGE_CASES(head_loss) = {{"odd sizes", head_odd, .differentiable = true},
                           {"too few labels", head_bad_labels, "number of labels"},
                           {0}};
 
-static void head_grad(kedge_case *c, uint32_t tokens, uint32_t dim, uint32_t vocab, uint32_t gap, uint32_t seeds) {
+static void head_grad(kedge_case *c, uint32_t tokens, uint32_t dim, uint32_t vocab, uint32_t gap,
+                      uint32_t seeds) {
   kedge_value h = kedge_case_scaled(c, "h", c->dtype, 2, (uint32_t[]){tokens, dim}, 0, 0.7);
   kedge_value w = kedge_case_x(c, "w", 2, (uint32_t[]){vocab, dim});
   kedge_value dnll = kedge_case_f(c, "dnll", 1, (uint32_t[]){seeds});
   kedge_value labels = walking_labels(c, tokens, vocab, gap), lse, outs[KEDGE_MAX_OUT] = {0};
   kedge_args_head_loss_grad args = {0};
   kedge_head_loss(c->graph, h, w, labels, &lse);
-  kedge__node(c->graph, KEDGE_OP_head_loss_grad, (kedge_value[]){h, w, labels, lse, dnll}, &args, KEDGE_F32, outs);
+  kedge__node(c->graph, KEDGE_OP_head_loss_grad, (kedge_value[]){h, w, labels, lse, dnll}, &args, KEDGE_F32,
+              outs);
   kedge_case_output(c, outs[0]);
   kedge_case_output(c, outs[1]);
 }
-static void head_grad_odd(kedge_case *c) { head_grad(c, 5, 7, 11, 0, 5); }
-static void head_grad_none(kedge_case *c) { head_grad(c, 3, 2, 4, 1, 3); }
-static void head_grad_tall(kedge_case *c) { head_grad(c, HEAD_TOKENS, 5, 131, 3, HEAD_TOKENS); }
-static void head_grad_wide(kedge_case *c) { head_grad(c, 3, 9, 2300, 2, 3); }
-static void head_grad_bad(kedge_case *c) { head_grad(c, 5, 7, 11, 0, 4); }
+static void head_grad_odd(kedge_case *c) {
+  head_grad(c, 5, 7, 11, 0, 5);
+}
+static void head_grad_none(kedge_case *c) {
+  head_grad(c, 3, 2, 4, 1, 3);
+}
+static void head_grad_tall(kedge_case *c) {
+  head_grad(c, HEAD_TOKENS, 5, 131, 3, HEAD_TOKENS);
+}
+static void head_grad_wide(kedge_case *c) {
+  head_grad(c, 3, 9, 2300, 2, 3);
+}
+static void head_grad_bad(kedge_case *c) {
+  head_grad(c, 5, 7, 11, 0, 4);
+}
 KEDGE_CASES(head_loss_grad) = {{"odd sizes", head_grad_odd, .f32 = 1e-5},
                                {"no labels at all", head_grad_none},
                                {"more tokens than a panel", head_grad_tall, .f32 = 2e-5},

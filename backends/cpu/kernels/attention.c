@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attention in tiles of query rows and key rows, rotary positions, attention over a cache; meaning in
+ * core/ops/attention.c. A task owns what it writes: a block of query rows and a head (o, lse, dq), or a block
+ * of key rows and a key/value head (dk, dv). The backward computes each tile's probabilities twice, once for
+ * either owner, and so needs neither atomics nor a buffer of partial sums. */
+#include "backends/cpu/kernels/panel.h"
+#include "backends/cpu/kernels/vexp.h"
+
+enum { ROWS = 64 }; /* rows of a tile, of queries and of keys */
+
+/* A thread's tiles. */
+typedef struct tiles {
+  float *q, *k, *v, *dy, *scores, *dscores, *sum_q, *sum_k, *sum_v, *max, *total;
+} tiles;
+
+static size_t tiles_floats(size_t dim_qk, size_t dim_v) {
+  return 4 * kedge_pad(ROWS * dim_qk) + 3 * kedge_pad(ROWS * dim_v) + 2 * kedge_pad(ROWS * ROWS) +
+         2 * kedge_pad(ROWS);
+}
+
+static tiles tiles_of_thread(const kedge_call *call, size_t dim_qk, size_t dim_v) {
+  float *s = (float *)call->scratch + (size_t)omp_get_thread_num() * tiles_floats(dim_qk, dim_v);
+  tiles t;
+  t.q = kedge_take(&s, ROWS * dim_qk);
+  t.k = kedge_take(&s, ROWS * dim_qk);
+  t.sum_q = kedge_take(&s, ROWS * dim_qk);
+  t.sum_k = kedge_take(&s, ROWS * dim_qk);
+  t.v = kedge_take(&s, ROWS * dim_v);
+  t.dy = kedge_take(&s, ROWS * dim_v);
+  t.sum_v = kedge_take(&s, ROWS * dim_v);
+  t.scores = kedge_take(&s, ROWS * ROWS);
+  t.dscores = kedge_take(&s, ROWS * ROWS);
+  t.max = kedge_take(&s, ROWS);
+  t.total = kedge_take(&s, ROWS);
+  return t;
+}
+
+/* A tile's key rows, and for each query row t the part [low, high) of them that it sees. */
+typedef struct range {
+  size_t low, high;
+} range;
+
+static range seen(const int32_t *segments, size_t t, size_t first, size_t count) {
+  if (segments[t] < 0) return (range){0, 0};
+  size_t start = (size_t)segments[t] > first ? (size_t)segments[t] - first : 0;
+  size_t end = t < first ? 0 : kedge_min(t + 1 - first, count);
+  return start < end ? (range){start, end} : (range){0, 0};
+}
+
+/* Key rows that any of the query rows [first, first + count) sees; empty if all are outside sequences. */
+static range keys_of(const int32_t *segments, size_t first, size_t count) {
+  range all = {SIZE_MAX, 0};
+  for (size_t t = first; t < first + count; t++) {
+    if (segments[t] < 0) continue;
+    all.low = kedge_min(all.low, (size_t)segments[t]);
+    all.high = t + 1;
+  }
+  return all.high ? all : (range){0, 0};
+}
+
+/* Turns a row of raw scores into probabilities relative to the largest so far; zero outside the range.
+ * Returns by how much what was summed before shrinks. */
+static float soften(float *row, size_t count, range r, float scale, float *max, float *total) {
+  if (r.low == r.high) {
+    memset(row, 0, count * sizeof *row);
+    return 1;
+  }
+  float top = *max, sum = 0;
+#pragma omp simd reduction(max : top)
+  for (size_t j = r.low; j < r.high; j++) {
+    row[j] *= scale;
+    top = row[j] > top ? row[j] : top;
+  }
+#pragma omp simd reduction(+ : sum)
+  for (size_t j = r.low; j < r.high; j++) {
+    row[j] = kedge_vexp(row[j] - top);
+    sum += row[j];
+  }
+  for (size_t j = 0; j < r.low; j++) row[j] = 0;
+  for (size_t j = r.high; j < count; j++) row[j] = 0;
+  float shrink = kedge_vexp(*max - top);
+  *total = *total * shrink + sum;
+  *max = top;
+  return shrink;
+}
+
+static void forward_block(const kedge_call *call, size_t first, size_t head) {
+  KEDGE_CALL_ARGS(attention);
+  const int32_t *segments = KEDGE_IN_I(3);
+  size_t count = kedge_min(ROWS, a->tokens - first), kv = head / (a->heads / a->kv_heads), dv = a->dim_v;
+  tiles s = tiles_of_thread(call, a->dim_qk, dv);
+  kedge_panel q = kedge_panel_of(KEDGE_IN_X(0) + first * call->in[0].pitch + head * a->dim_qk,
+                                 call->in[0].pitch, count, a->dim_qk, s.q);
+  memset(s.sum_v, 0, count * dv * sizeof(float));
+  for (size_t r = 0; r < count; r++) {
+    s.max[r] = -INFINITY;
+    s.total[r] = 0;
+  }
+  range all = keys_of(segments, first, count);
+  for (size_t j = all.low; j < all.high; j += ROWS) {
+    size_t n = kedge_min(ROWS, all.high - j);
+    kedge_panel k = kedge_panel_of(KEDGE_IN_X(1) + j * call->in[1].pitch + kv * a->dim_qk, call->in[1].pitch,
+                                   n, a->dim_qk, s.k);
+    kedge_panel v =
+        kedge_panel_of(KEDGE_IN_X(2) + j * call->in[2].pitch + kv * dv, call->in[2].pitch, n, dv, s.v);
+    kedge_gemm(false, true, count, n, a->dim_qk, q, k, 0, s.scores, ROWS);
+    for (size_t r = 0; r < count; r++) {
+      float shrink =
+          soften(s.scores + r * ROWS, n, seen(segments, first + r, j, n), a->scale, &s.max[r], &s.total[r]);
+      if (shrink == 1) continue;
+      for (size_t d = 0; d < dv; d++) s.sum_v[r * dv + d] *= shrink;
+    }
+    kedge_gemm(false, false, count, dv, n, (kedge_panel){s.scores, ROWS}, v, 1, s.sum_v, dv);
+  }
+  for (size_t r = 0; r < count; r++) {
+    size_t row = (first + r) * a->heads + head;
+    bool inside = segments[first + r] >= 0;
+    float factor = inside ? 1 / s.total[r] : 0;
+    for (size_t d = 0; d < dv; d++)
+      KEDGE_OUT_X(0)[row * dv + d] = kedge_store(inside ? s.sum_v[r * dv + d] * factor : 0);
+    KEDGE_OUT_F(1)[row] = inside ? s.max[r] + logf(s.total[r]) : 0;
+  }
+}
+
+KEDGE_SCRATCH(attention) {
+  KEDGE_CALL_ARGS(attention);
+  return (uint64_t)call->threads * tiles_floats(a->dim_qk, a->dim_v) * sizeof(float);
+}
+
+KEDGE_KERNEL(attention) {
+  KEDGE_CALL_ARGS(attention);
+  size_t count = kedge_blocks(a->tokens, ROWS) * a->heads;
+  KEDGE_PARALLEL_FOR
+  for (size_t i = 0; i < count; i++) forward_block(call, i / a->heads * ROWS, i % a->heads);
+}
+
+/* The query side of a backward tile: rows [first, first + count) of one head. */
+typedef struct query_tile {
+  size_t first, count, head;
+  kedge_panel q, dy;
+  const float *delta; /* sum of dy o, a row */
+} query_tile;
+
+static query_tile load_queries(const kedge_call *call, const tiles *s, size_t first, size_t count,
+                               size_t head) {
+  KEDGE_CALL_ARGS(attention_grad);
+  size_t dv = a->dim_v, pitch = call->in[5].pitch;
+  query_tile t = {.first = first, .count = count, .head = head, .delta = s->total};
+  t.q = kedge_panel_of(KEDGE_IN_X(0) + first * call->in[0].pitch + head * a->dim_qk, call->in[0].pitch, count,
+                       a->dim_qk, s->q);
+  t.dy = kedge_panel_of(KEDGE_IN_X(5) + first * pitch + head * dv, pitch, count, dv, s->dy);
+  for (size_t r = 0; r < count; r++) {
+    const kedge_x *o = KEDGE_IN_X(3) + ((first + r) * a->heads + head) * dv;
+    const float *dy = t.dy.data + r * t.dy.pitch;
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (size_t d = 0; d < dv; d++) sum += dy[d] * kedge_load(o[d]);
+    s->total[r] = sum;
+  }
+  return t;
+}
+
+/* Probabilities and gradients of the scores of a query tile against `n` keys from `j`: into scores, dscores.
+ */
+static void backward_tile(const kedge_call *call, const tiles *s, const query_tile *t, kedge_panel k,
+                          kedge_panel v, size_t j, size_t n) {
+  KEDGE_CALL_ARGS(attention_grad);
+  const int32_t *segments = KEDGE_IN_I(6);
+  kedge_gemm(false, true, t->count, n, a->dim_qk, t->q, k, 0, s->scores, ROWS);
+  kedge_gemm(false, true, t->count, n, a->dim_v, t->dy, v, 0, s->dscores, ROWS);
+  for (size_t r = 0; r < t->count; r++) {
+    float *p = s->scores + r * ROWS, *ds = s->dscores + r * ROWS;
+    float lse = KEDGE_IN_F(4)[(t->first + r) * a->heads + t->head], delta = t->delta[r], scale = a->scale;
+    range in = seen(segments, t->first + r, j, n);
+    for (size_t i = in.low; i < in.high; i++) {
+      p[i] = kedge_vexp(scale * p[i] - lse);
+      ds[i] = p[i] * (ds[i] - delta) * scale;
+    }
+    for (size_t i = 0; i < in.low; i++) p[i] = ds[i] = 0;
+    for (size_t i = in.high; i < n; i++) p[i] = ds[i] = 0;
+  }
+}
+
+static void query_gradient(const kedge_call *call, size_t first, size_t head) {
+  KEDGE_CALL_ARGS(attention_grad);
+  size_t count = kedge_min(ROWS, a->tokens - first), kv = head / (a->heads / a->kv_heads), dqk = a->dim_qk;
+  tiles s = tiles_of_thread(call, dqk, a->dim_v);
+  query_tile t = load_queries(call, &s, first, count, head);
+  memset(s.sum_q, 0, count * dqk * sizeof(float));
+  range all = keys_of(KEDGE_IN_I(6), first, count);
+  for (size_t j = all.low; j < all.high; j += ROWS) {
+    size_t n = kedge_min(ROWS, all.high - j);
+    kedge_panel k =
+        kedge_panel_of(KEDGE_IN_X(1) + j * call->in[1].pitch + kv * dqk, call->in[1].pitch, n, dqk, s.k);
+    kedge_panel v = kedge_panel_of(KEDGE_IN_X(2) + j * call->in[2].pitch + kv * a->dim_v, call->in[2].pitch,
+                                   n, a->dim_v, s.v);
+    backward_tile(call, &s, &t, k, v, j, n);
+    kedge_gemm(false, false, count, dqk, n, (kedge_panel){s.dscores, ROWS}, k, 1, s.sum_q, dqk);
+  }
+  for (size_t r = 0; r < count; r++)
+    kedge_narrow(KEDGE_OUT_X(0) + ((first + r) * a->heads + head) * dqk, s.sum_q + r * dqk, dqk);
+}
+
+static void key_gradient(const kedge_call *call, size_t first, size_t kv) {
+  KEDGE_CALL_ARGS(attention_grad);
+  const int32_t *segments = KEDGE_IN_I(6);
+  size_t count = kedge_min(ROWS, a->tokens - first), group = a->heads / a->kv_heads, dqk = a->dim_qk,
+         dv = a->dim_v;
+  tiles s = tiles_of_thread(call, dqk, dv);
+  kedge_panel k = kedge_panel_of(KEDGE_IN_X(1) + first * call->in[1].pitch + kv * dqk, call->in[1].pitch,
+                                 count, dqk, s.k);
+  kedge_panel v =
+      kedge_panel_of(KEDGE_IN_X(2) + first * call->in[2].pitch + kv * dv, call->in[2].pitch, count, dv, s.v);
+  memset(s.sum_k, 0, count * dqk * sizeof(float));
+  memset(s.sum_v, 0, count * dv * sizeof(float));
+  /* Queries that see these keys: up to the end of the sequence that the last of them is in. */
+  size_t end = first + count;
+  while (end < a->tokens && segments[end] >= 0 && (size_t)segments[end] < first + count) end++;
+  for (size_t head = kv * group; head < (kv + 1) * group; head++)
+    for (size_t i = first; i < end; i += ROWS) {
+      query_tile t = load_queries(call, &s, i, kedge_min(ROWS, end - i), head);
+      backward_tile(call, &s, &t, k, v, first, count);
+      kedge_gemm(true, false, count, dv, t.count, (kedge_panel){s.scores, ROWS}, t.dy, 1, s.sum_v, dv);
+      kedge_gemm(true, false, count, dqk, t.count, (kedge_panel){s.dscores, ROWS}, t.q, 1, s.sum_k, dqk);
+    }
+  for (size_t r = 0; r < count; r++) {
+    kedge_narrow(KEDGE_OUT_X(1) + ((first + r) * a->kv_heads + kv) * dqk, s.sum_k + r * dqk, dqk);
+    kedge_narrow(KEDGE_OUT_X(2) + ((first + r) * a->kv_heads + kv) * dv, s.sum_v + r * dv, dv);
+  }
+}
+
+KEDGE_SCRATCH(attention_grad) {
+  KEDGE_CALL_ARGS(attention_grad);
+  return (uint64_t)call->threads * tiles_floats(a->dim_qk, a->dim_v) * sizeof(float);
+}
+
+KEDGE_KERNEL(attention_grad) {
+  KEDGE_CALL_ARGS(attention_grad);
+  size_t blocks = kedge_blocks(a->tokens, ROWS);
+  KEDGE_PARALLEL_FOR
+  for (size_t i = 0; i < blocks * a->kv_heads; i++)
+    key_gradient(call, i / a->kv_heads * ROWS, i % a->kv_heads);
+  KEDGE_PARALLEL_FOR
+  for (size_t i = 0; i < blocks * a->heads; i++) query_gradient(call, i / a->heads * ROWS, i % a->heads);
+}
+
+/* ---- Cache
+ * -----------------------------------------------------------------------------------------------------------
+ */
+
+KEDGE_SCRATCH(attention_cached) {
+  KEDGE_CALL_ARGS(attention_cached);
+  return (uint64_t)call->threads * (kedge_pad(a->dim_qk) + kedge_pad(a->dim_v)) * sizeof(float);
+}
+
+static void attend_cached(const kedge_call *call, size_t query, size_t head) {
+  KEDGE_CALL_ARGS(attention_cached);
+  enum { BLOCK = 256 };
+  float row[BLOCK], max = -INFINITY, total = 0;
+  size_t kv = head / (a->heads / a->kv_heads), dqk = a->dim_qk, dv = a->dim_v;
+  float *scratch = (float *)call->scratch + (size_t)omp_get_thread_num() * (kedge_pad(dqk) + kedge_pad(dv));
+  float *q = kedge_take(&scratch, dqk), *sum = kedge_take(&scratch, dv);
+  size_t first = (size_t)KEDGE_IN_I(3)[query], end = first + (size_t)KEDGE_IN_I(4)[query];
+  assert(end <= a->capacity);
+  kedge_widen(q, KEDGE_IN_X(0) + query * call->in[0].pitch + head * dqk, dqk);
+  memset(sum, 0, dv * sizeof *sum);
+  for (size_t j0 = first; j0 < end; j0 += BLOCK) {
+    size_t n = kedge_min(BLOCK, end - j0);
+    for (size_t j = 0; j < n; j++) {
+      const kedge_x *k = KEDGE_IN_X(1) + ((j0 + j) * a->kv_heads + kv) * dqk;
+      float s = 0;
+#pragma omp simd reduction(+ : s)
+      for (size_t d = 0; d < dqk; d++) s += q[d] * kedge_load(k[d]);
+      row[j] = s;
+    }
+    float shrink = soften(row, n, (range){0, n}, a->scale, &max, &total);
+    for (size_t d = 0; d < dv; d++) sum[d] *= shrink;
+    for (size_t j = 0; j < n; j++) {
+      const kedge_x *v = KEDGE_IN_X(2) + ((j0 + j) * a->kv_heads + kv) * dv;
+      float p = row[j];
+      for (size_t d = 0; d < dv; d++) sum[d] += p * kedge_load(v[d]);
+    }
+  }
+  float factor = end > first ? 1 / total : 0;
+  for (size_t d = 0; d < dv; d++)
+    KEDGE_OUT_X(0)[(query * a->heads + head) * dv + d] = kedge_store(sum[d] * factor);
+}
+
+KEDGE_KERNEL(attention_cached) {
+  KEDGE_CALL_ARGS(attention_cached);
+  size_t count = (size_t)a->queries * a->heads;
+  KEDGE_PARALLEL_FOR
+  for (size_t i = 0; i < count; i++) attend_cached(call, i / a->heads, i % a->heads);
+}
+
+/* ---- Rotary positions
+ * ------------------------------------------------------------------------------------------------ */
+
+enum { ROPE_TOKENS = 16 }; /* tokens a task */
+
+KEDGE_SCRATCH(rope) {
+  KEDGE_CALL_ARGS(rope);
+  return (uint64_t)call->threads * 2 * kedge_pad(a->dim / 2) * sizeof(float);
+}
+
+static void rotate_half(const kedge_x *x, kedge_x *y, size_t half, const float *c, const float *s) {
+  for (size_t i = 0; i < half; i++) {
+    float first = kedge_load(x[i]), second = kedge_load(x[i + half]);
+    y[i] = kedge_store(first * c[i] - second * s[i]);
+    y[i + half] = kedge_store(second * c[i] + first * s[i]);
+  }
+}
+
+static void rotate_pairs(const kedge_x *x, kedge_x *y, size_t half, const float *c, const float *s) {
+  for (size_t i = 0; i < half; i++) {
+    float first = kedge_load(x[2 * i]), second = kedge_load(x[2 * i + 1]);
+    y[2 * i] = kedge_store(first * c[i] - second * s[i]);
+    y[2 * i + 1] = kedge_store(second * c[i] + first * s[i]);
+  }
+}
+
+static void rope_token(const kedge_call *call, size_t t) {
+  KEDGE_CALL_ARGS(rope);
+  size_t half = a->dim / 2;
+  float *scratch = (float *)call->scratch + (size_t)omp_get_thread_num() * 2 * kedge_pad(half);
+  float *c = kedge_take(&scratch, half), *s = kedge_take(&scratch, half);
+  for (size_t i = 0; i < half; i++) {
+    float angle = (float)KEDGE_IN_I(2)[t] * KEDGE_IN_F(1)[i];
+    c[i] = cosf(angle) * a->factor;
+    s[i] = sinf(angle) * (a->inverse ? -a->factor : a->factor);
+  }
+  for (size_t h = 0; h < a->heads; h++) {
+    const kedge_x *x = KEDGE_IN_X(0) + t * call->in[0].pitch + h * a->dim;
+    kedge_x *y = KEDGE_OUT_X(0) + (t * a->heads + h) * a->dim;
+    if (a->interleaved)
+      rotate_pairs(x, y, half, c, s);
+    else
+      rotate_half(x, y, half, c, s);
+  }
+}
+
+KEDGE_KERNEL(rope) {
+  KEDGE_CALL_ARGS(rope);
+  size_t blocks = kedge_blocks(a->tokens, ROPE_TOKENS);
+  KEDGE_PARALLEL_FOR
+  for (size_t b = 0; b < blocks; b++)
+    for (size_t t = b * ROPE_TOKENS; t < kedge_min((b + 1) * ROPE_TOKENS, a->tokens); t++)
+      rope_token(call, t);
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * f32 panels of storage tensors, and the small matrix products that attention and the head make of them. The
+ * products run in OpenBLAS on one thread, called from our own parallel loops, so that their bits depend on
+ * shapes alone.
+ */
+#ifndef KEDGE_CPU_PANEL_H
+#define KEDGE_CPU_PANEL_H
+
+#include "backends/cpu/kernels/kernel.h"
+
+#include <cblas.h>
+#include <omp.h>
+
+/* Rows of floats, `pitch` apart. */
+typedef struct kedge_panel {
+  const float *data;
+  size_t pitch;
+} kedge_panel;
+
+static inline void kedge_widen(float *to, const kedge_x *from, size_t n) {
+  for (size_t i = 0; i < n; i++) to[i] = kedge_load(from[i]);
+}
+
+static inline void kedge_narrow(kedge_x *to, const float *from, size_t n) {
+  for (size_t i = 0; i < n; i++) to[i] = kedge_store(from[i]);
+}
+
+/* The rows as floats: where they lie if they are floats, else widened into `room` [rows, cols]. */
+static inline kedge_panel kedge_panel_of(const kedge_x *from, size_t pitch, size_t rows, size_t cols,
+                                         float *room) {
+#if defined(KEDGE_STORAGE_BF16)
+  for (size_t r = 0; r < rows; r++) kedge_widen(room + r * cols, from + r * pitch, cols);
+  return (kedge_panel){room, cols};
+#else
+  (void)rows, (void)cols, (void)room;
+  return (kedge_panel){from, pitch};
+#endif
+}
+
+/* C [m,n] = alpha op(A) op(B) + beta C; C is not read where beta is 0. */
+static inline void kedge_gemm(bool trans_a, bool trans_b, size_t m, size_t n, size_t k, kedge_panel a,
+                              kedge_panel b, float beta, float *c, size_t pitch) {
+  cblas_sgemm(CblasRowMajor, trans_a ? CblasTrans : CblasNoTrans, trans_b ? CblasTrans : CblasNoTrans,
+              (blasint)m, (blasint)n, (blasint)k, 1.0f, a.data, (blasint)a.pitch, b.data, (blasint)b.pitch,
+              beta, c, (blasint)pitch);
+}
+
+/* Scratch is handed out in pieces of 64 bytes. */
+static inline size_t kedge_pad(size_t floats) {
+  return (floats + 15) / 16 * 16;
+}
+static inline float *kedge_take(float **scratch, size_t floats) {
+  float *piece = *scratch;
+  *scratch += kedge_pad(floats);
+  return piece;
+}
+
+static inline size_t kedge_min(size_t a, size_t b) {
+  return a < b ? a : b;
+}
+static inline size_t kedge_blocks(size_t n, size_t size) {
+  return (n + size - 1) / size;
+}
+
+#endif
