@@ -216,12 +216,11 @@ KEDGE_KERNEL(attention) {
   for (size_t t = 0; t < a->tokens; t++) {
     assert(segments[t] <= (int32_t)t);
     size_t first = segments[t] < 0 ? t + 1 : (size_t)segments[t];
-    for (size_t h = 0; h < a->heads; h++)
-      KEDGE_OUT_F(1)
-      [t * a->heads + h] =
-          attend(KEDGE_IN_X(0) + t * call->in[0].pitch + h * a->dim_qk, KEDGE_IN_X(1) + h / group * a->dim_qk,
-                 call->in[1].pitch, KEDGE_IN_X(2) + h / group * a->dim_v, call->in[2].pitch, first, t + 1,
-                 a->dim_qk, a->dim_v, a->scale, KEDGE_OUT_X(0) + (t * a->heads + h) * a->dim_v);
+    for (size_t h = 0; h < a->heads; h++) KEDGE_OUT_F(1)
+    [t * a->heads + h] =
+        attend(KEDGE_IN_X(0) + t * call->in[0].pitch + h * a->dim_qk, KEDGE_IN_X(1) + h / group * a->dim_qk,
+               call->in[1].pitch, KEDGE_IN_X(2) + h / group * a->dim_v, call->in[2].pitch, first, t + 1,
+               a->dim_qk, a->dim_v, a->scale, KEDGE_OUT_X(0) + (t * a->heads + h) * a->dim_v);
   }
 }
 
@@ -363,8 +362,8 @@ KEDGE_CASES(rope) = {{"half pairs", rope_half, .differentiable = true},
                      {"a window", rope_window, .differentiable = true},
                      {"one pair", rope_one, .differentiable = true},
                      {"many positions", rope_wide, .f32 = 2e-5},
-                     {"odd width", rope_odd, "even width"},
-                     {"too few frequencies", rope_frequencies, "inverse frequencies"},
+                     {"odd width", rope_odd, .rejects = "even width"},
+                     {"too few frequencies", rope_frequencies, .rejects = "inverse frequencies"},
                      {0}};
 
 /* Sequences of the given lengths (0 ends), then tokens outside any. */
@@ -450,12 +449,12 @@ static void attention_bad_keys(kedge_case *c) {
 KEDGE_CASES(attention) = {
     {"grouped heads, two sequences, tail tokens", attention_grouped, .differentiable = true},
     {"windows, values of another width", attention_alike, .differentiable = true},
-    {"one token", attention_single},
-    {"no sequence", attention_outside},
+    {"one token", attention_single, .rejects = NULL},
+    {"no sequence", attention_outside, .rejects = NULL},
     {"large scores", attention_steep, .f32 = 1e-5},
     {"sequences across blocks", attention_blocks, .f32 = 5e-6},
-    {"heads that do not divide", attention_bad_heads, "multiple of key/value heads"},
-    {"keys of another width", attention_bad_keys, "width of the keys"},
+    {"heads that do not divide", attention_bad_heads, .rejects = "multiple of key/value heads"},
+    {"keys of another width", attention_bad_keys, .rejects = "width of the keys"},
     {0}};
 
 static void attention_grad_of(kedge_case *c, attention_case s, bool bad) {
@@ -492,10 +491,10 @@ static void attention_grad_bad(kedge_case *c) {
 KEDGE_CASES(attention_grad) = {
     {"grouped heads, two sequences, tail tokens", attention_grad_grouped, .f32 = 5e-6, .bf16 = 2e-2},
     {"windows, values of another width", attention_grad_alike, .f32 = 5e-6, .bf16 = 2e-2},
-    {"no sequence", attention_grad_outside},
+    {"no sequence", attention_grad_outside, .rejects = NULL},
     {"large scores", attention_grad_steep, .f32 = 1e-4, .bf16 = 3e-2},
     {"sequences across blocks", attention_grad_blocks, .f32 = 2e-5, .bf16 = 2e-2},
-    {"gradient of another width", attention_grad_bad, "gradient of the attention output"},
+    {"gradient of another width", attention_grad_bad, .rejects = "gradient of the attention output"},
     {0}};
 
 static void cached_of(kedge_case *c, uint32_t queries, uint32_t capacity, uint32_t heads, uint32_t kv_heads,
@@ -530,10 +529,10 @@ static void cached_bad(kedge_case *c) {
   kedge_value i = kedge_case_i(c, "base", 1, (uint32_t[]){2}, (int32_t[]){0, 0});
   kedge_case_output(c, kedge_attention_cached(c->graph, q, k, v, i, i, &(kedge_attention_options){1, 1, 1}));
 }
-KEDGE_CASES(attention_cached) = {{"grouped heads, ranges of a cache", cached_some},
-                                 {"a window, an empty range", cached_window},
-                                 {"one row", cached_one},
+KEDGE_CASES(attention_cached) = {{"grouped heads, ranges of a cache", cached_some, .rejects = NULL},
+                                 {"a window, an empty range", cached_window, .rejects = NULL},
+                                 {"one row", cached_one, .rejects = NULL},
                                  {"more rows than a block", cached_long, .f32 = 5e-6},
-                                 {"caches of other lengths", cached_bad, "rows of the values"},
+                                 {"caches of other lengths", cached_bad, .rejects = "rows of the values"},
                                  {0}};
 #endif

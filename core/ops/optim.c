@@ -125,12 +125,10 @@ static void clip_bad(kedge_case *c) {
   kedge_value x = kedge_case_f(c, "squares", 1, (uint32_t[]){3});
   kedge_case_output(c, kedge_clip_scale(c->graph, x, 1, NULL));
 }
-KEDGE_CASES(clip_scale) = {{"a norm of 7", clip_large},
-                           {"below the limit", clip_small},
-                           {"no gradient", clip_zero},
-                           {"no limit", clip_never},
-                           {"three sums", clip_bad, "sum of squares"},
-                           {0}};
+KEDGE_CASES(clip_scale) = {
+    {"a norm of 7", clip_large, .rejects = NULL},          {"below the limit", clip_small, .rejects = NULL},
+    {"no gradient", clip_zero, .rejects = NULL},           {"no limit", clip_never, .rejects = NULL},
+    {"three sums", clip_bad, .rejects = "sum of squares"}, {0}};
 
 static void adamw_of(kedge_case *c, uint32_t rows, uint32_t cols, bool copy, bool bad_moment, double decay) {
   uint32_t dims[] = {rows, cols}, other[] = {cols, rows};
@@ -161,10 +159,10 @@ static void adamw_long(kedge_case *c) {
 static void adamw_bad(kedge_case *c) {
   adamw_of(c, 2, 3, false, true, 0);
 }
-KEDGE_CASES(adamw) = {{"with a storage copy", adamw_copy},
-                      {"one weight, no copy", adamw_plain},
-                      {"more than a block", adamw_long},
-                      {"moment of another shape", adamw_bad, "first moment"},
+KEDGE_CASES(adamw) = {{"with a storage copy", adamw_copy, .rejects = NULL},
+                      {"one weight, no copy", adamw_plain, .rejects = NULL},
+                      {"more than a block", adamw_long, .rejects = NULL},
+                      {"moment of another shape", adamw_bad, .rejects = "first moment"},
                       {0}};
 
 static void accumulate_of(kedge_case *c, uint32_t n, kedge_dtype dtype, uint32_t other) {
@@ -184,9 +182,9 @@ static void accumulate_long(kedge_case *c) {
 static void accumulate_bad(kedge_case *c) {
   accumulate_of(c, 4, KEDGE_F32, 5);
 }
-KEDGE_CASES(accumulate) = {{"f32", accumulate_f},
-                           {"storage", accumulate_x},
-                           {"more than a block", accumulate_long},
-                           {"another length", accumulate_bad, "summand"},
+KEDGE_CASES(accumulate) = {{"f32", accumulate_f, .rejects = NULL},
+                           {"storage", accumulate_x, .rejects = NULL},
+                           {"more than a block", accumulate_long, .rejects = NULL},
+                           {"another length", accumulate_bad, .rejects = "summand"},
                            {0}};
 #endif

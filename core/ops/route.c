@@ -304,11 +304,11 @@ static void scores_flat_rank(kedge_case *c) {
 }
 KEDGE_CASES(scores) = {{"softmax", scores_softmax, .differentiable = true},
                        {"sigmoid", scores_sigmoid, .differentiable = true},
-                       {"one expert", scores_one},
-                       {"softmax of large logits", scores_steep},
-                       {"sigmoid of large logits", scores_flat},
-                       {"unknown kind", scores_bad, "got kind 2"},
-                       {"logits without experts", scores_flat_rank, "router logits"},
+                       {"one expert", scores_one, .rejects = NULL},
+                       {"softmax of large logits", scores_steep, .rejects = NULL},
+                       {"sigmoid of large logits", scores_flat, .rejects = NULL},
+                       {"unknown kind", scores_bad, .rejects = "got kind 2"},
+                       {"logits without experts", scores_flat_rank, .rejects = "router logits"},
                        {0}};
 
 static void scores_grad_of(kedge_case *c, uint32_t kind, uint32_t other) {
@@ -328,10 +328,11 @@ static void scores_grad_sigmoid(kedge_case *c) {
 static void scores_grad_bad(kedge_case *c) {
   scores_grad_of(c, KEDGE_SCORE_SIGMOID, 8);
 }
-KEDGE_CASES(scores_grad) = {{"softmax", scores_grad_softmax},
-                            {"sigmoid", scores_grad_sigmoid},
-                            {"gradient of another shape", scores_grad_bad, "gradient of the scores"},
-                            {0}};
+KEDGE_CASES(scores_grad) = {
+    {"softmax", scores_grad_softmax, .rejects = NULL},
+    {"sigmoid", scores_grad_sigmoid, .rejects = NULL},
+    {"gradient of another shape", scores_grad_bad, .rejects = "gradient of the scores"},
+    {0}};
 
 /* Scores of tokens x experts by value, or random (NULL); the last `tail` tokens are in no segment. */
 static void topk_of(kedge_case *c, uint32_t tokens, uint32_t experts, uint32_t k, const double *scores,
@@ -376,15 +377,15 @@ static void topk_short_bias(kedge_case *c) {
   kedge_value segments = kedge_case_i(c, "segments", 1, (uint32_t[]){2}, (int32_t[]){0, 0});
   kedge_case_output(c, kedge_topk(c->graph, s, b, segments, 1, NULL));
 }
-KEDGE_CASES(topk) = {{"random scores, tail tokens", topk_random},
-                     {"all experts", topk_all},
-                     {"one expert", topk_one},
-                     {"ties go to the lowest index", topk_ties},
-                     {"a bias changes the choice", topk_bias},
-                     {"minus infinity is never chosen", topk_never},
-                     {"rows that are not finite", topk_not_finite},
-                     {"more than there are", topk_too_many, "expected 1 to 3"},
-                     {"short bias", topk_short_bias, "selection bias"},
+KEDGE_CASES(topk) = {{"random scores, tail tokens", topk_random, .rejects = NULL},
+                     {"all experts", topk_all, .rejects = NULL},
+                     {"one expert", topk_one, .rejects = NULL},
+                     {"ties go to the lowest index", topk_ties, .rejects = NULL},
+                     {"a bias changes the choice", topk_bias, .rejects = NULL},
+                     {"minus infinity is never chosen", topk_never, .rejects = NULL},
+                     {"rows that are not finite", topk_not_finite, .rejects = NULL},
+                     {"more than there are", topk_too_many, .rejects = "expected 1 to 3"},
+                     {"short bias", topk_short_bias, .rejects = "selection bias"},
                      {0}};
 
 static void dispatch_of(kedge_case *c, uint32_t tokens, uint32_t k, uint32_t experts, const int32_t *ids) {
@@ -405,10 +406,10 @@ static void dispatch_one(kedge_case *c) {
 static void dispatch_bad(kedge_case *c) {
   dispatch_of(c, 1, 3, 2, (int32_t[]){0, 1, -1});
 }
-KEDGE_CASES(dispatch) = {{"an idle expert, a tail token", dispatch_some},
-                         {"no token at all", dispatch_none},
-                         {"one expert", dispatch_one},
-                         {"more ids than experts", dispatch_bad, "at least as many experts"},
+KEDGE_CASES(dispatch) = {{"an idle expert, a tail token", dispatch_some, .rejects = NULL},
+                         {"no token at all", dispatch_none, .rejects = NULL},
+                         {"one expert", dispatch_one, .rejects = NULL},
+                         {"more ids than experts", dispatch_bad, .rejects = "at least as many experts"},
                          {0}};
 
 enum { GATE_TOKENS = 5, GATE_EXPERTS = 7, GATE_K = 3 };
@@ -455,10 +456,10 @@ KEDGE_CASES(gates) = {{"softmax", gates_softmax, .differentiable = true},
                       {"softmax, normalised with epsilon", gates_softmax_eps, .differentiable = true},
                       {"sigmoid", gates_sigmoid, .differentiable = true},
                       {"sigmoid, normalised", gates_sigmoid_norm, .differentiable = true},
-                      {"large logits", gates_steep},
-                      {"scores that underflow", gates_tiny},
-                      {"one expert", gates_one},
-                      {"ids of other tokens", gates_bad, "tokens of the expert ids"},
+                      {"large logits", gates_steep, .rejects = NULL},
+                      {"scores that underflow", gates_tiny, .rejects = NULL},
+                      {"one expert", gates_one, .rejects = NULL},
+                      {"ids of other tokens", gates_bad, .rejects = "tokens of the expert ids"},
                       {0}};
 
 static void gates_grad_of(kedge_case *c, uint32_t kind, bool normalise, uint32_t k) {
@@ -481,9 +482,9 @@ static void gates_grad_sigmoid(kedge_case *c) {
 static void gates_grad_bad(kedge_case *c) {
   gates_grad_of(c, KEDGE_SCORE_SIGMOID, true, 2);
 }
-KEDGE_CASES(gates_grad) = {{"softmax", gates_grad_softmax},
-                           {"softmax over the chosen", gates_grad_softmax_norm},
-                           {"sigmoid, normalised", gates_grad_sigmoid},
-                           {"gradient of fewer choices", gates_grad_bad, "gradient of the gates"},
+KEDGE_CASES(gates_grad) = {{"softmax", gates_grad_softmax, .rejects = NULL},
+                           {"softmax over the chosen", gates_grad_softmax_norm, .rejects = NULL},
+                           {"sigmoid, normalised", gates_grad_sigmoid, .rejects = NULL},
+                           {"gradient of fewer choices", gates_grad_bad, .rejects = "gradient of the gates"},
                            {0}};
 #endif

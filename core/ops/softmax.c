@@ -198,13 +198,13 @@ static void head_bad_labels(kedge_case *c) {
 }
 KEDGE_CASES(head_loss) = {{"odd sizes", head_odd, .differentiable = true},
                           {"tokens without a label", head_gaps, .differentiable = true},
-                          {"one word", head_one},
-                          {"no labels at all", head_none},
-                          {"large logits", head_steep},
+                          {"one word", head_one, .rejects = NULL},
+                          {"no labels at all", head_none, .rejects = NULL},
+                          {"large logits", head_steep, .rejects = NULL},
                           {"more tokens than a panel", head_tall, .f32 = 1e-5},
                           {"a vocabulary of several chunks", head_wide, .f32 = 1e-5},
-                          {"weight of another width", head_bad_width, "width of the head weight"},
-                          {"too few labels", head_bad_labels, "number of labels"},
+                          {"weight of another width", head_bad_width, .rejects = "width of the head weight"},
+                          {"too few labels", head_bad_labels, .rejects = "number of labels"},
                           {0}};
 
 static void head_grad(kedge_case *c, uint32_t tokens, uint32_t dim, uint32_t vocab, uint32_t gap,
@@ -235,10 +235,11 @@ static void head_grad_wide(kedge_case *c) {
 static void head_grad_bad(kedge_case *c) {
   head_grad(c, 5, 7, 11, 0, 4);
 }
-KEDGE_CASES(head_loss_grad) = {{"odd sizes", head_grad_odd, .f32 = 1e-5},
-                               {"no labels at all", head_grad_none},
-                               {"more tokens than a panel", head_grad_tall, .f32 = 2e-5},
-                               {"a vocabulary of several chunks", head_grad_wide, .f32 = 1e-5},
-                               {"gradient of too few tokens", head_grad_bad, "gradient of the loss"},
-                               {0}};
+KEDGE_CASES(head_loss_grad) = {
+    {"odd sizes", head_grad_odd, .f32 = 1e-5},
+    {"no labels at all", head_grad_none, .rejects = NULL},
+    {"more tokens than a panel", head_grad_tall, .f32 = 2e-5},
+    {"a vocabulary of several chunks", head_grad_wide, .f32 = 1e-5},
+    {"gradient of too few tokens", head_grad_bad, .rejects = "gradient of the loss"},
+    {0}};
 #endif

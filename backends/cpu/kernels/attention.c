@@ -15,24 +15,24 @@ typedef struct tiles {
 } tiles;
 
 static size_t tiles_floats(size_t dim_qk, size_t dim_v) {
-  return 4 * kedge_pad(ROWS * dim_qk) + 3 * kedge_pad(ROWS * dim_v) + 2 * kedge_pad(ROWS * ROWS) +
-         2 * kedge_pad(ROWS);
+  return 4 * kedge__pad(ROWS * dim_qk) + 3 * kedge__pad(ROWS * dim_v) + 2 * kedge__pad(ROWS * ROWS) +
+         2 * kedge__pad(ROWS);
 }
 
 static tiles tiles_of_thread(const kedge_call *call, size_t dim_qk, size_t dim_v) {
   float *s = (float *)call->scratch + (size_t)omp_get_thread_num() * tiles_floats(dim_qk, dim_v);
   tiles t;
-  t.q = kedge_take(&s, ROWS * dim_qk);
-  t.k = kedge_take(&s, ROWS * dim_qk);
-  t.sum_q = kedge_take(&s, ROWS * dim_qk);
-  t.sum_k = kedge_take(&s, ROWS * dim_qk);
-  t.v = kedge_take(&s, ROWS * dim_v);
-  t.dy = kedge_take(&s, ROWS * dim_v);
-  t.sum_v = kedge_take(&s, ROWS * dim_v);
-  t.scores = kedge_take(&s, ROWS * ROWS);
-  t.dscores = kedge_take(&s, ROWS * ROWS);
-  t.max = kedge_take(&s, ROWS);
-  t.total = kedge_take(&s, ROWS);
+  t.q = kedge__take(&s, ROWS * dim_qk);
+  t.k = kedge__take(&s, ROWS * dim_qk);
+  t.sum_q = kedge__take(&s, ROWS * dim_qk);
+  t.sum_k = kedge__take(&s, ROWS * dim_qk);
+  t.v = kedge__take(&s, ROWS * dim_v);
+  t.dy = kedge__take(&s, ROWS * dim_v);
+  t.sum_v = kedge__take(&s, ROWS * dim_v);
+  t.scores = kedge__take(&s, ROWS * ROWS);
+  t.dscores = kedge__take(&s, ROWS * ROWS);
+  t.max = kedge__take(&s, ROWS);
+  t.total = kedge__take(&s, ROWS);
   return t;
 }
 
@@ -44,7 +44,7 @@ typedef struct range {
 static range seen(const int32_t *segments, size_t t, size_t first, size_t count) {
   if (segments[t] < 0) return (range){0, 0};
   size_t start = (size_t)segments[t] > first ? (size_t)segments[t] - first : 0;
-  size_t end = t < first ? 0 : kedge_min(t + 1 - first, count);
+  size_t end = t < first ? 0 : kedge__min(t + 1 - first, count);
   return start < end ? (range){start, end} : (range){0, 0};
 }
 
@@ -53,7 +53,7 @@ static range keys_of(const int32_t *segments, size_t first, size_t count) {
   range all = {SIZE_MAX, 0};
   for (size_t t = first; t < first + count; t++) {
     if (segments[t] < 0) continue;
-    all.low = kedge_min(all.low, (size_t)segments[t]);
+    all.low = kedge__min(all.low, (size_t)segments[t]);
     all.high = t + 1;
   }
   return all.high ? all : (range){0, 0};
@@ -74,12 +74,12 @@ static float soften(float *row, size_t count, range r, float scale, float *max, 
   }
 #pragma omp simd reduction(+ : sum)
   for (size_t j = r.low; j < r.high; j++) {
-    row[j] = kedge_vexp(row[j] - top);
+    row[j] = kedge__vexp(row[j] - top);
     sum += row[j];
   }
   for (size_t j = 0; j < r.low; j++) row[j] = 0;
   for (size_t j = r.high; j < count; j++) row[j] = 0;
-  float shrink = kedge_vexp(*max - top);
+  float shrink = kedge__vexp(*max - top);
   *total = *total * shrink + sum;
   *max = top;
   return shrink;
@@ -88,10 +88,10 @@ static float soften(float *row, size_t count, range r, float scale, float *max, 
 static void forward_block(const kedge_call *call, size_t first, size_t head) {
   KEDGE_CALL_ARGS(attention);
   const int32_t *segments = KEDGE_IN_I(3);
-  size_t count = kedge_min(ROWS, a->tokens - first), kv = head / (a->heads / a->kv_heads), dv = a->dim_v;
+  size_t count = kedge__min(ROWS, a->tokens - first), kv = head / (a->heads / a->kv_heads), dv = a->dim_v;
   tiles s = tiles_of_thread(call, a->dim_qk, dv);
-  kedge_panel q = kedge_panel_of(KEDGE_IN_X(0) + first * call->in[0].pitch + head * a->dim_qk,
-                                 call->in[0].pitch, count, a->dim_qk, s.q);
+  kedge_panel q = kedge__panel_of(KEDGE_IN_X(0) + first * call->in[0].pitch + head * a->dim_qk,
+                                  call->in[0].pitch, count, a->dim_qk, s.q);
   memset(s.sum_v, 0, count * dv * sizeof(float));
   for (size_t r = 0; r < count; r++) {
     s.max[r] = -INFINITY;
@@ -99,26 +99,26 @@ static void forward_block(const kedge_call *call, size_t first, size_t head) {
   }
   range all = keys_of(segments, first, count);
   for (size_t j = all.low; j < all.high; j += ROWS) {
-    size_t n = kedge_min(ROWS, all.high - j);
-    kedge_panel k = kedge_panel_of(KEDGE_IN_X(1) + j * call->in[1].pitch + kv * a->dim_qk, call->in[1].pitch,
-                                   n, a->dim_qk, s.k);
+    size_t n = kedge__min(ROWS, all.high - j);
+    kedge_panel k = kedge__panel_of(KEDGE_IN_X(1) + j * call->in[1].pitch + kv * a->dim_qk, call->in[1].pitch,
+                                    n, a->dim_qk, s.k);
     kedge_panel v =
-        kedge_panel_of(KEDGE_IN_X(2) + j * call->in[2].pitch + kv * dv, call->in[2].pitch, n, dv, s.v);
-    kedge_gemm(false, true, count, n, a->dim_qk, q, k, 0, s.scores, ROWS);
+        kedge__panel_of(KEDGE_IN_X(2) + j * call->in[2].pitch + kv * dv, call->in[2].pitch, n, dv, s.v);
+    kedge__gemm(false, true, count, n, a->dim_qk, q, k, 0, s.scores, ROWS);
     for (size_t r = 0; r < count; r++) {
       float shrink =
           soften(s.scores + r * ROWS, n, seen(segments, first + r, j, n), a->scale, &s.max[r], &s.total[r]);
       if (shrink == 1) continue;
       for (size_t d = 0; d < dv; d++) s.sum_v[r * dv + d] *= shrink;
     }
-    kedge_gemm(false, false, count, dv, n, (kedge_panel){s.scores, ROWS}, v, 1, s.sum_v, dv);
+    kedge__gemm(false, false, count, dv, n, (kedge_panel){s.scores, ROWS}, v, 1, s.sum_v, dv);
   }
   for (size_t r = 0; r < count; r++) {
     size_t row = (first + r) * a->heads + head;
     bool inside = segments[first + r] >= 0;
-    float factor = inside ? 1 / s.total[r] : 0;
-    for (size_t d = 0; d < dv; d++)
-      KEDGE_OUT_X(0)[row * dv + d] = kedge_store(inside ? s.sum_v[r * dv + d] * factor : 0);
+    float factor = inside ? 1 / s.total[r] : 0, *sum = s.sum_v + r * dv;
+    for (size_t d = 0; d < dv; d++) sum[d] *= factor;
+    kedge__narrow(KEDGE_OUT_X(0) + row * dv, sum, dv);
     KEDGE_OUT_F(1)[row] = inside ? s.max[r] + logf(s.total[r]) : 0;
   }
 }
@@ -130,7 +130,7 @@ KEDGE_SCRATCH(attention) {
 
 KEDGE_KERNEL(attention) {
   KEDGE_CALL_ARGS(attention);
-  size_t count = kedge_blocks(a->tokens, ROWS) * a->heads;
+  size_t count = kedge__blocks(a->tokens, ROWS) * a->heads;
   KEDGE_PARALLEL_FOR
   for (size_t i = 0; i < count; i++) forward_block(call, i / a->heads * ROWS, i % a->heads);
 }
@@ -147,9 +147,9 @@ static query_tile load_queries(const kedge_call *call, const tiles *s, size_t fi
   KEDGE_CALL_ARGS(attention_grad);
   size_t dv = a->dim_v, pitch = call->in[5].pitch;
   query_tile t = {.first = first, .count = count, .head = head, .delta = s->total};
-  t.q = kedge_panel_of(KEDGE_IN_X(0) + first * call->in[0].pitch + head * a->dim_qk, call->in[0].pitch, count,
-                       a->dim_qk, s->q);
-  t.dy = kedge_panel_of(KEDGE_IN_X(5) + first * pitch + head * dv, pitch, count, dv, s->dy);
+  t.q = kedge__panel_of(KEDGE_IN_X(0) + first * call->in[0].pitch + head * a->dim_qk, call->in[0].pitch,
+                        count, a->dim_qk, s->q);
+  t.dy = kedge__panel_of(KEDGE_IN_X(5) + first * pitch + head * dv, pitch, count, dv, s->dy);
   for (size_t r = 0; r < count; r++) {
     const kedge_x *o = KEDGE_IN_X(3) + ((first + r) * a->heads + head) * dv;
     const float *dy = t.dy.data + r * t.dy.pitch;
@@ -167,14 +167,15 @@ static void backward_tile(const kedge_call *call, const tiles *s, const query_ti
                           kedge_panel v, size_t j, size_t n) {
   KEDGE_CALL_ARGS(attention_grad);
   const int32_t *segments = KEDGE_IN_I(6);
-  kedge_gemm(false, true, t->count, n, a->dim_qk, t->q, k, 0, s->scores, ROWS);
-  kedge_gemm(false, true, t->count, n, a->dim_v, t->dy, v, 0, s->dscores, ROWS);
+  kedge__gemm(false, true, t->count, n, a->dim_qk, t->q, k, 0, s->scores, ROWS);
+  kedge__gemm(false, true, t->count, n, a->dim_v, t->dy, v, 0, s->dscores, ROWS);
   for (size_t r = 0; r < t->count; r++) {
     float *p = s->scores + r * ROWS, *ds = s->dscores + r * ROWS;
     float lse = KEDGE_IN_F(4)[(t->first + r) * a->heads + t->head], delta = t->delta[r], scale = a->scale;
     range in = seen(segments, t->first + r, j, n);
+#pragma omp simd
     for (size_t i = in.low; i < in.high; i++) {
-      p[i] = kedge_vexp(scale * p[i] - lse);
+      p[i] = kedge__vexp(scale * p[i] - lse);
       ds[i] = p[i] * (ds[i] - delta) * scale;
     }
     for (size_t i = 0; i < in.low; i++) p[i] = ds[i] = 0;
@@ -184,34 +185,34 @@ static void backward_tile(const kedge_call *call, const tiles *s, const query_ti
 
 static void query_gradient(const kedge_call *call, size_t first, size_t head) {
   KEDGE_CALL_ARGS(attention_grad);
-  size_t count = kedge_min(ROWS, a->tokens - first), kv = head / (a->heads / a->kv_heads), dqk = a->dim_qk;
+  size_t count = kedge__min(ROWS, a->tokens - first), kv = head / (a->heads / a->kv_heads), dqk = a->dim_qk;
   tiles s = tiles_of_thread(call, dqk, a->dim_v);
   query_tile t = load_queries(call, &s, first, count, head);
   memset(s.sum_q, 0, count * dqk * sizeof(float));
   range all = keys_of(KEDGE_IN_I(6), first, count);
   for (size_t j = all.low; j < all.high; j += ROWS) {
-    size_t n = kedge_min(ROWS, all.high - j);
+    size_t n = kedge__min(ROWS, all.high - j);
     kedge_panel k =
-        kedge_panel_of(KEDGE_IN_X(1) + j * call->in[1].pitch + kv * dqk, call->in[1].pitch, n, dqk, s.k);
-    kedge_panel v = kedge_panel_of(KEDGE_IN_X(2) + j * call->in[2].pitch + kv * a->dim_v, call->in[2].pitch,
-                                   n, a->dim_v, s.v);
+        kedge__panel_of(KEDGE_IN_X(1) + j * call->in[1].pitch + kv * dqk, call->in[1].pitch, n, dqk, s.k);
+    kedge_panel v = kedge__panel_of(KEDGE_IN_X(2) + j * call->in[2].pitch + kv * a->dim_v, call->in[2].pitch,
+                                    n, a->dim_v, s.v);
     backward_tile(call, &s, &t, k, v, j, n);
-    kedge_gemm(false, false, count, dqk, n, (kedge_panel){s.dscores, ROWS}, k, 1, s.sum_q, dqk);
+    kedge__gemm(false, false, count, dqk, n, (kedge_panel){s.dscores, ROWS}, k, 1, s.sum_q, dqk);
   }
   for (size_t r = 0; r < count; r++)
-    kedge_narrow(KEDGE_OUT_X(0) + ((first + r) * a->heads + head) * dqk, s.sum_q + r * dqk, dqk);
+    kedge__narrow(KEDGE_OUT_X(0) + ((first + r) * a->heads + head) * dqk, s.sum_q + r * dqk, dqk);
 }
 
 static void key_gradient(const kedge_call *call, size_t first, size_t kv) {
   KEDGE_CALL_ARGS(attention_grad);
   const int32_t *segments = KEDGE_IN_I(6);
-  size_t count = kedge_min(ROWS, a->tokens - first), group = a->heads / a->kv_heads, dqk = a->dim_qk,
+  size_t count = kedge__min(ROWS, a->tokens - first), group = a->heads / a->kv_heads, dqk = a->dim_qk,
          dv = a->dim_v;
   tiles s = tiles_of_thread(call, dqk, dv);
-  kedge_panel k = kedge_panel_of(KEDGE_IN_X(1) + first * call->in[1].pitch + kv * dqk, call->in[1].pitch,
-                                 count, dqk, s.k);
+  kedge_panel k = kedge__panel_of(KEDGE_IN_X(1) + first * call->in[1].pitch + kv * dqk, call->in[1].pitch,
+                                  count, dqk, s.k);
   kedge_panel v =
-      kedge_panel_of(KEDGE_IN_X(2) + first * call->in[2].pitch + kv * dv, call->in[2].pitch, count, dv, s.v);
+      kedge__panel_of(KEDGE_IN_X(2) + first * call->in[2].pitch + kv * dv, call->in[2].pitch, count, dv, s.v);
   memset(s.sum_k, 0, count * dqk * sizeof(float));
   memset(s.sum_v, 0, count * dv * sizeof(float));
   /* Queries that see these keys: up to the end of the sequence that the last of them is in. */
@@ -219,14 +220,14 @@ static void key_gradient(const kedge_call *call, size_t first, size_t kv) {
   while (end < a->tokens && segments[end] >= 0 && (size_t)segments[end] < first + count) end++;
   for (size_t head = kv * group; head < (kv + 1) * group; head++)
     for (size_t i = first; i < end; i += ROWS) {
-      query_tile t = load_queries(call, &s, i, kedge_min(ROWS, end - i), head);
+      query_tile t = load_queries(call, &s, i, kedge__min(ROWS, end - i), head);
       backward_tile(call, &s, &t, k, v, first, count);
-      kedge_gemm(true, false, count, dv, t.count, (kedge_panel){s.scores, ROWS}, t.dy, 1, s.sum_v, dv);
-      kedge_gemm(true, false, count, dqk, t.count, (kedge_panel){s.dscores, ROWS}, t.q, 1, s.sum_k, dqk);
+      kedge__gemm(true, false, count, dv, t.count, (kedge_panel){s.scores, ROWS}, t.dy, 1, s.sum_v, dv);
+      kedge__gemm(true, false, count, dqk, t.count, (kedge_panel){s.dscores, ROWS}, t.q, 1, s.sum_k, dqk);
     }
   for (size_t r = 0; r < count; r++) {
-    kedge_narrow(KEDGE_OUT_X(1) + ((first + r) * a->kv_heads + kv) * dqk, s.sum_k + r * dqk, dqk);
-    kedge_narrow(KEDGE_OUT_X(2) + ((first + r) * a->kv_heads + kv) * dv, s.sum_v + r * dv, dv);
+    kedge__narrow(KEDGE_OUT_X(1) + ((first + r) * a->kv_heads + kv) * dqk, s.sum_k + r * dqk, dqk);
+    kedge__narrow(KEDGE_OUT_X(2) + ((first + r) * a->kv_heads + kv) * dv, s.sum_v + r * dv, dv);
   }
 }
 
@@ -237,7 +238,7 @@ KEDGE_SCRATCH(attention_grad) {
 
 KEDGE_KERNEL(attention_grad) {
   KEDGE_CALL_ARGS(attention_grad);
-  size_t blocks = kedge_blocks(a->tokens, ROWS);
+  size_t blocks = kedge__blocks(a->tokens, ROWS);
   KEDGE_PARALLEL_FOR
   for (size_t i = 0; i < blocks * a->kv_heads; i++)
     key_gradient(call, i / a->kv_heads * ROWS, i % a->kv_heads);
@@ -251,7 +252,7 @@ KEDGE_KERNEL(attention_grad) {
 
 KEDGE_SCRATCH(attention_cached) {
   KEDGE_CALL_ARGS(attention_cached);
-  return (uint64_t)call->threads * (kedge_pad(a->dim_qk) + kedge_pad(a->dim_v)) * sizeof(float);
+  return (uint64_t)call->threads * (kedge__pad(a->dim_qk) + kedge__pad(a->dim_v)) * sizeof(float);
 }
 
 static void attend_cached(const kedge_call *call, size_t query, size_t head) {
@@ -259,14 +260,14 @@ static void attend_cached(const kedge_call *call, size_t query, size_t head) {
   enum { BLOCK = 256 };
   float row[BLOCK], max = -INFINITY, total = 0;
   size_t kv = head / (a->heads / a->kv_heads), dqk = a->dim_qk, dv = a->dim_v;
-  float *scratch = (float *)call->scratch + (size_t)omp_get_thread_num() * (kedge_pad(dqk) + kedge_pad(dv));
-  float *q = kedge_take(&scratch, dqk), *sum = kedge_take(&scratch, dv);
+  float *scratch = (float *)call->scratch + (size_t)omp_get_thread_num() * (kedge__pad(dqk) + kedge__pad(dv));
+  float *q = kedge__take(&scratch, dqk), *sum = kedge__take(&scratch, dv);
   size_t first = (size_t)KEDGE_IN_I(3)[query], end = first + (size_t)KEDGE_IN_I(4)[query];
   assert(end <= a->capacity);
-  kedge_widen(q, KEDGE_IN_X(0) + query * call->in[0].pitch + head * dqk, dqk);
+  kedge__widen(q, KEDGE_IN_X(0) + query * call->in[0].pitch + head * dqk, dqk);
   memset(sum, 0, dv * sizeof *sum);
   for (size_t j0 = first; j0 < end; j0 += BLOCK) {
-    size_t n = kedge_min(BLOCK, end - j0);
+    size_t n = kedge__min(BLOCK, end - j0);
     for (size_t j = 0; j < n; j++) {
       const kedge_x *k = KEDGE_IN_X(1) + ((j0 + j) * a->kv_heads + kv) * dqk;
       float s = 0;
@@ -301,7 +302,7 @@ enum { ROPE_TOKENS = 16 }; /* tokens a task */
 
 KEDGE_SCRATCH(rope) {
   KEDGE_CALL_ARGS(rope);
-  return (uint64_t)call->threads * 2 * kedge_pad(a->dim / 2) * sizeof(float);
+  return (uint64_t)call->threads * 2 * kedge__pad(a->dim / 2) * sizeof(float);
 }
 
 static void rotate_half(const kedge_x *x, kedge_x *y, size_t half, const float *c, const float *s) {
@@ -323,8 +324,8 @@ static void rotate_pairs(const kedge_x *x, kedge_x *y, size_t half, const float 
 static void rope_token(const kedge_call *call, size_t t) {
   KEDGE_CALL_ARGS(rope);
   size_t half = a->dim / 2;
-  float *scratch = (float *)call->scratch + (size_t)omp_get_thread_num() * 2 * kedge_pad(half);
-  float *c = kedge_take(&scratch, half), *s = kedge_take(&scratch, half);
+  float *scratch = (float *)call->scratch + (size_t)omp_get_thread_num() * 2 * kedge__pad(half);
+  float *c = kedge__take(&scratch, half), *s = kedge__take(&scratch, half);
   for (size_t i = 0; i < half; i++) {
     float angle = (float)KEDGE_IN_I(2)[t] * KEDGE_IN_F(1)[i];
     c[i] = cosf(angle) * a->factor;
@@ -342,9 +343,9 @@ static void rope_token(const kedge_call *call, size_t t) {
 
 KEDGE_KERNEL(rope) {
   KEDGE_CALL_ARGS(rope);
-  size_t blocks = kedge_blocks(a->tokens, ROPE_TOKENS);
+  size_t blocks = kedge__blocks(a->tokens, ROPE_TOKENS);
   KEDGE_PARALLEL_FOR
   for (size_t b = 0; b < blocks; b++)
-    for (size_t t = b * ROPE_TOKENS; t < kedge_min((b + 1) * ROPE_TOKENS, a->tokens); t++)
+    for (size_t t = b * ROPE_TOKENS; t < kedge__min((b + 1) * ROPE_TOKENS, a->tokens); t++)
       rope_token(call, t);
 }

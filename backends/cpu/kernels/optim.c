@@ -3,8 +3,6 @@
  * AdamW and accumulation over blocks of elements; meaning in core/ops/optim.c. */
 #include "backends/cpu/kernels/panel.h"
 
-enum { BLOCK = 16384 }; /* elements a task */
-
 static void update(const kedge_call *call, size_t first, size_t end) {
   KEDGE_CALL_ARGS(adamw);
   float *restrict w = call->in[0].data, *restrict m = call->in[1].data, *restrict v = call->in[2].data;
@@ -20,24 +18,24 @@ static void update(const kedge_call *call, size_t first, size_t end) {
     w[i] = kedge_adamw_step(w[i], m[i], v[i], rate, bias1, bias2, eps, decay);
   }
   kedge_x *copy = call->in[3].data;
-  if (copy) kedge_narrow(copy + first, w + first, end - first);
+  if (copy) kedge__narrow(copy + first, w + first, end - first);
 }
 
 KEDGE_KERNEL(adamw) {
   KEDGE_CALL_ARGS(adamw);
-  size_t blocks = kedge_blocks(a->n, BLOCK);
+  size_t blocks = kedge__blocks(a->n, KEDGE_BLOCK);
   KEDGE_PARALLEL_FOR
-  for (size_t b = 0; b < blocks; b++) update(call, b * BLOCK, kedge_min((b + 1) * BLOCK, a->n));
+  for (size_t b = 0; b < blocks; b++) update(call, b * KEDGE_BLOCK, kedge__min((b + 1) * KEDGE_BLOCK, a->n));
 }
 
 KEDGE_KERNEL(accumulate) {
   KEDGE_CALL_ARGS(accumulate);
   float *restrict sum = call->in[0].data;
   const kedge_tensor x = call->in[1]; /* a copy, so that its dtype is known not to change inside the loop */
-  size_t blocks = kedge_blocks(a->n, BLOCK);
+  size_t blocks = kedge__blocks(a->n, KEDGE_BLOCK);
   KEDGE_PARALLEL_FOR
   for (size_t b = 0; b < blocks; b++) {
-    size_t end = kedge_min((b + 1) * BLOCK, a->n);
-    for (size_t i = b * BLOCK; i < end; i++) sum[i] += kedge_load_w(&x, i);
+    size_t end = kedge__min((b + 1) * KEDGE_BLOCK, a->n);
+    for (size_t i = b * KEDGE_BLOCK; i < end; i++) sum[i] += kedge_load_w(&x, i);
   }
 }

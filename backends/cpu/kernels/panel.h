@@ -7,6 +7,7 @@
 #ifndef KEDGE_CPU_PANEL_H
 #define KEDGE_CPU_PANEL_H
 
+#include "backends/cpu/kernels/blocks.h"
 #include "backends/cpu/kernels/kernel.h"
 
 #include <cblas.h>
@@ -18,19 +19,19 @@ typedef struct kedge_panel {
   size_t pitch;
 } kedge_panel;
 
-static inline void kedge_widen(float *to, const kedge_x *from, size_t n) {
+static inline void kedge__widen(float *to, const kedge_x *from, size_t n) {
   for (size_t i = 0; i < n; i++) to[i] = kedge_load(from[i]);
 }
 
-static inline void kedge_narrow(kedge_x *to, const float *from, size_t n) {
+static inline void kedge__narrow(kedge_x *to, const float *from, size_t n) {
   for (size_t i = 0; i < n; i++) to[i] = kedge_store(from[i]);
 }
 
 /* The rows as floats: where they lie if they are floats, else widened into `room` [rows, cols]. */
-static inline kedge_panel kedge_panel_of(const kedge_x *from, size_t pitch, size_t rows, size_t cols,
-                                         float *room) {
+static inline kedge_panel kedge__panel_of(const kedge_x *from, size_t pitch, size_t rows, size_t cols,
+                                          float *room) {
 #if defined(KEDGE_STORAGE_BF16)
-  for (size_t r = 0; r < rows; r++) kedge_widen(room + r * cols, from + r * pitch, cols);
+  for (size_t r = 0; r < rows; r++) kedge__widen(room + r * cols, from + r * pitch, cols);
   return (kedge_panel){room, cols};
 #else
   (void)rows, (void)cols, (void)room;
@@ -39,28 +40,21 @@ static inline kedge_panel kedge_panel_of(const kedge_x *from, size_t pitch, size
 }
 
 /* C [m,n] = alpha op(A) op(B) + beta C; C is not read where beta is 0. */
-static inline void kedge_gemm(bool trans_a, bool trans_b, size_t m, size_t n, size_t k, kedge_panel a,
-                              kedge_panel b, float beta, float *c, size_t pitch) {
+static inline void kedge__gemm(bool trans_a, bool trans_b, size_t m, size_t n, size_t k, kedge_panel a,
+                               kedge_panel b, float beta, float *c, size_t pitch) {
   cblas_sgemm(CblasRowMajor, trans_a ? CblasTrans : CblasNoTrans, trans_b ? CblasTrans : CblasNoTrans,
               (blasint)m, (blasint)n, (blasint)k, 1.0f, a.data, (blasint)a.pitch, b.data, (blasint)b.pitch,
               beta, c, (blasint)pitch);
 }
 
 /* Scratch is handed out in pieces of 64 bytes. */
-static inline size_t kedge_pad(size_t floats) {
+static inline size_t kedge__pad(size_t floats) {
   return (floats + 15) / 16 * 16;
 }
-static inline float *kedge_take(float **scratch, size_t floats) {
+static inline float *kedge__take(float **scratch, size_t floats) {
   float *piece = *scratch;
-  *scratch += kedge_pad(floats);
+  *scratch += kedge__pad(floats);
   return piece;
-}
-
-static inline size_t kedge_min(size_t a, size_t b) {
-  return a < b ? a : b;
-}
-static inline size_t kedge_blocks(size_t n, size_t size) {
-  return (n + size - 1) / size;
 }
 
 #endif

@@ -9,13 +9,10 @@
 enum { TOKENS = 32 }; /* tokens a task */
 
 #define FOR_TOKENS(block)                                                                                    \
-  for (size_t t = (block)*TOKENS; t < kedge_min(((block) + 1) * TOKENS, a->tokens); t++)
+  for (size_t t = (block)*TOKENS; t < kedge__min(((block) + 1) * TOKENS, a->tokens); t++)
 
 static void sigmoid_row(const float *z, float *s, size_t n) {
-  for (size_t e = 0; e < n; e++) {
-    float x = z[e], small = kedge_vexp(x < 0 ? x : -x);
-    s[e] = (x < 0 ? small : 1) / (1 + small);
-  }
+  for (size_t e = 0; e < n; e++) s[e] = kedge__vsigmoid(z[e]);
 }
 
 static void softmax_row(const float *z, float *s, size_t n) {
@@ -24,7 +21,7 @@ static void softmax_row(const float *z, float *s, size_t n) {
   for (size_t e = 0; e < n; e++) max = z[e] > max ? z[e] : max;
 #pragma omp simd reduction(+ : sum)
   for (size_t e = 0; e < n; e++) {
-    s[e] = kedge_vexp(z[e] - max);
+    s[e] = kedge__vexp(z[e] - max);
     sum += s[e];
   }
   for (size_t e = 0; e < n; e++) s[e] /= sum;
@@ -34,10 +31,9 @@ KEDGE_KERNEL(scores) {
   KEDGE_CALL_ARGS(scores);
   size_t n = a->experts;
   KEDGE_PARALLEL_FOR
-  for (size_t b = 0; b < kedge_blocks(a->tokens, TOKENS); b++)
-    FOR_TOKENS(b)
-    (a->kind == KEDGE_SCORE_SIGMOID ? sigmoid_row : softmax_row)(KEDGE_IN_F(0) + t * n,
-                                                                 KEDGE_OUT_F(0) + t * n, n);
+  for (size_t b = 0; b < kedge__blocks(a->tokens, TOKENS); b++) FOR_TOKENS(b)
+  (a->kind == KEDGE_SCORE_SIGMOID ? sigmoid_row : softmax_row)(KEDGE_IN_F(0) + t * n, KEDGE_OUT_F(0) + t * n,
+                                                               n);
 }
 
 static void scores_grad_row(const kedge_call *call, size_t t) {
@@ -57,12 +53,12 @@ static void scores_grad_row(const kedge_call *call, size_t t) {
 KEDGE_KERNEL(scores_grad) {
   KEDGE_CALL_ARGS(scores_grad);
   KEDGE_PARALLEL_FOR
-  for (size_t b = 0; b < kedge_blocks(a->tokens, TOKENS); b++) FOR_TOKENS(b) scores_grad_row(call, t);
+  for (size_t b = 0; b < kedge__blocks(a->tokens, TOKENS); b++) FOR_TOKENS(b) scores_grad_row(call, t);
 }
 
 KEDGE_SCRATCH(topk) {
   KEDGE_CALL_ARGS(topk);
-  return (uint64_t)call->threads * kedge_pad(a->k) * sizeof(float);
+  return (uint64_t)call->threads * kedge__pad(a->k) * sizeof(float);
 }
 
 /* Keeps the K best so far in order; an equal value stays behind the one that came first. False: the row is
@@ -88,7 +84,7 @@ static bool choose(const float *score, const float *bias, uint32_t experts, uint
 static int32_t topk_row(const kedge_call *call, size_t t) {
   KEDGE_CALL_ARGS(topk);
   int32_t *ids = KEDGE_OUT_I(0) + t * a->k;
-  float *best = (float *)call->scratch + (size_t)omp_get_thread_num() * kedge_pad(a->k);
+  float *best = (float *)call->scratch + (size_t)omp_get_thread_num() * kedge__pad(a->k);
   bool inside = KEDGE_IN_I(2)[t] >= 0;
   if (inside && choose(KEDGE_IN_F(0) + t * a->experts, KEDGE_IN_F(1), a->experts, a->k, best, ids)) return 0;
   for (uint32_t k = 0; k < a->k; k++) ids[k] = -1;
@@ -99,7 +95,7 @@ KEDGE_KERNEL(topk) {
   KEDGE_CALL_ARGS(topk);
   int32_t bad = 0;
 #pragma omp parallel for num_threads((int)call->threads) schedule(dynamic) reduction(+ : bad)
-  for (size_t b = 0; b < kedge_blocks(a->tokens, TOKENS); b++) FOR_TOKENS(b) bad += topk_row(call, t);
+  for (size_t b = 0; b < kedge__blocks(a->tokens, TOKENS); b++) FOR_TOKENS(b) bad += topk_row(call, t);
   KEDGE_OUT_I(1)[0] = bad;
 }
 
@@ -114,7 +110,7 @@ static void gates_row(const kedge_call *call, size_t t) {
 KEDGE_KERNEL(gates) {
   KEDGE_CALL_ARGS(gates);
   KEDGE_PARALLEL_FOR
-  for (size_t b = 0; b < kedge_blocks(a->tokens, TOKENS); b++) FOR_TOKENS(b) gates_row(call, t);
+  for (size_t b = 0; b < kedge__blocks(a->tokens, TOKENS); b++) FOR_TOKENS(b) gates_row(call, t);
 }
 
 KEDGE_KERNEL(gates_grad) {
@@ -122,7 +118,7 @@ KEDGE_KERNEL(gates_grad) {
   const kedge_args_gates forward = {a->tokens,    a->experts, a->k,     a->kind,
                                     a->normalise, 0,          a->alpha, a->epsilon};
   KEDGE_PARALLEL_FOR
-  for (size_t b = 0; b < kedge_blocks(a->tokens, TOKENS); b++) FOR_TOKENS(b)
+  for (size_t b = 0; b < kedge__blocks(a->tokens, TOKENS); b++) FOR_TOKENS(b)
   kedge__gate_gradient(&forward, KEDGE_IN_F(0) + t * a->experts, KEDGE_IN_I(1) + t * a->k,
                        KEDGE_IN_F(2) + t * a->k, KEDGE_OUT_F(0) + t * a->experts);
 }

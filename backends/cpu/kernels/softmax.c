@@ -23,7 +23,7 @@ static size_t labelled(const int32_t *labels, size_t tokens, int32_t *chosen) {
 static void pack(const kedge_call *call, const int32_t *chosen, size_t count, size_t dim, float *panel) {
   KEDGE_PARALLEL_FOR
   for (size_t r = 0; r < count; r++)
-    kedge_widen(panel + r * dim, KEDGE_IN_X(0) + (size_t)chosen[r] * dim, dim);
+    kedge__widen(panel + r * dim, KEDGE_IN_X(0) + (size_t)chosen[r] * dim, dim);
 }
 
 /* ---- Loss
@@ -44,24 +44,24 @@ typedef struct loss_scratch {
 } loss_scratch;
 
 static size_t panel_rows(size_t tokens) {
-  return kedge_min(PANEL, tokens);
+  return kedge__min(PANEL, tokens);
 }
 
 static loss_scratch loss_layout(const kedge_call *call, size_t tokens, size_t dim, size_t vocab) {
   loss_scratch s;
   float *at = call->scratch;
   size_t rows = panel_rows(tokens), used = 0;
-  const size_t pieces[] = {rows * dim, rows, 2 * rows * kedge_blocks(vocab, WORDS), tokens};
+  const size_t pieces[] = {rows * dim, rows, 2 * rows * kedge__blocks(vocab, WORDS), tokens};
   float *places[4];
   for (size_t i = 0; i < 4; i++) {
     places[i] = at ? at + used : NULL;
-    used += kedge_pad(pieces[i]);
+    used += kedge__pad(pieces[i]);
   }
   s.panel = places[0];
   s.label_logit = places[1];
   s.partials = (partial *)(void *)places[2];
   s.chosen = (int32_t *)(void *)places[3];
-  s.a_thread = kedge_pad(rows * WORDS) + kedge_pad(WORDS * dim);
+  s.a_thread = kedge__pad(rows * WORDS) + kedge__pad(WORDS * dim);
   s.threads = at ? at + used : NULL;
   s.bytes = (used + s.a_thread * call->threads) * sizeof(float);
   return s;
@@ -75,11 +75,11 @@ KEDGE_SCRATCH(head_loss) {
 static void loss_words(const kedge_call *call, const loss_scratch *s, const int32_t *chosen, size_t rows,
                        size_t block) {
   KEDGE_CALL_ARGS(head_loss);
-  size_t first = block * WORDS, n = kedge_min(WORDS, a->vocab - first), dim = a->dim;
+  size_t first = block * WORDS, n = kedge__min(WORDS, a->vocab - first), dim = a->dim;
   float *logits = s->threads + (size_t)omp_get_thread_num() * s->a_thread;
-  kedge_panel w = kedge_panel_of(KEDGE_IN_X(1) + first * dim, dim, n, dim,
-                                 logits + kedge_pad(panel_rows(a->tokens) * WORDS));
-  kedge_gemm(false, true, rows, n, dim, (kedge_panel){s->panel, dim}, w, 0, logits, WORDS);
+  kedge_panel w = kedge__panel_of(KEDGE_IN_X(1) + first * dim, dim, n, dim,
+                                  logits + kedge__pad(panel_rows(a->tokens) * WORDS));
+  kedge__gemm(false, true, rows, n, dim, (kedge_panel){s->panel, dim}, w, 0, logits, WORDS);
   for (size_t r = 0; r < rows; r++) {
     const float *z = logits + r * WORDS;
     size_t label = (size_t)KEDGE_IN_I(2)[chosen[r]];
@@ -88,14 +88,14 @@ static void loss_words(const kedge_call *call, const loss_scratch *s, const int3
 #pragma omp simd reduction(max : max)
     for (size_t v = 0; v < n; v++) max = z[v] > max ? z[v] : max;
 #pragma omp simd reduction(+ : sum)
-    for (size_t v = 0; v < n; v++) sum += kedge_vexp(z[v] - max);
+    for (size_t v = 0; v < n; v++) sum += kedge__vexp(z[v] - max);
     s->partials[block * panel_rows(a->tokens) + r] = (partial){max, sum};
   }
 }
 
 static void loss_row(const kedge_call *call, const loss_scratch *s, size_t t, size_t r) {
   KEDGE_CALL_ARGS(head_loss);
-  size_t blocks = kedge_blocks(a->vocab, WORDS), rows = panel_rows(a->tokens);
+  size_t blocks = kedge__blocks(a->vocab, WORDS), rows = panel_rows(a->tokens);
   float max = s->partials[r].max, sum = 0;
   for (size_t b = 1; b < blocks; b++) max = fmaxf(max, s->partials[b * rows + r].max);
   for (size_t b = 0; b < blocks; b++)
@@ -108,11 +108,11 @@ static void loss_row(const kedge_call *call, const loss_scratch *s, size_t t, si
 KEDGE_KERNEL(head_loss) {
   KEDGE_CALL_ARGS(head_loss);
   loss_scratch s = loss_layout(call, a->tokens, a->dim, a->vocab);
-  size_t count = labelled(KEDGE_IN_I(2), a->tokens, s.chosen), blocks = kedge_blocks(a->vocab, WORDS);
+  size_t count = labelled(KEDGE_IN_I(2), a->tokens, s.chosen), blocks = kedge__blocks(a->vocab, WORDS);
   memset(KEDGE_OUT_F(0), 0, a->tokens * sizeof(float));
   memset(KEDGE_OUT_F(1), 0, a->tokens * sizeof(float));
   for (size_t first = 0; first < count; first += PANEL) {
-    size_t rows = kedge_min(PANEL, count - first);
+    size_t rows = kedge__min(PANEL, count - first);
     const int32_t *chosen = s.chosen + first;
     pack(call, chosen, rows, a->dim, s.panel);
     KEDGE_PARALLEL_FOR
@@ -135,11 +135,11 @@ typedef struct grad_scratch {
 
 static grad_scratch grad_layout(const kedge_call *call, size_t tokens, size_t dim, size_t vocab) {
   size_t rows = panel_rows(tokens), used = 0;
-  const size_t pieces[] = {rows * dim, rows * dim, kedge_min(CHUNK, vocab) * dim, rows * CHUNK, tokens};
+  const size_t pieces[] = {rows * dim, rows * dim, kedge__min(CHUNK, vocab) * dim, rows * CHUNK, tokens};
   float *places[5];
   for (size_t i = 0; i < 5; i++) {
     places[i] = call->scratch ? (float *)call->scratch + used : NULL;
-    used += kedge_pad(pieces[i]);
+    used += kedge__pad(pieces[i]);
   }
   return (grad_scratch){places[0],           places[1], places[2], places[3], (int32_t *)(void *)places[4],
                         used * sizeof(float)};
@@ -161,24 +161,24 @@ static kedge_panel chunk_words(const kedge_call *call, const grad_scratch *s, co
                                size_t first, size_t n) {
   KEDGE_CALL_ARGS(head_loss_grad);
   size_t dim = a->dim;
-  return kedge_panel_of(KEDGE_IN_X(1) + first * dim, dim, n, dim, s->words + (first - step->word) * dim);
+  return kedge__panel_of(KEDGE_IN_X(1) + first * dim, dim, n, dim, s->words + (first - step->word) * dim);
 }
 
 static void grad_words(const kedge_call *call, const grad_scratch *s, const grad_step *step, size_t first) {
   KEDGE_CALL_ARGS(head_loss_grad);
-  size_t n = kedge_min(WORDS, a->vocab - first), dim = a->dim;
+  size_t n = kedge__min(WORDS, a->vocab - first), dim = a->dim;
   float *logits = s->logits + (first - step->word);
   kedge_panel h = {s->panel, dim};
-  kedge_gemm(false, true, step->rows, n, dim, h, chunk_words(call, s, step, first, n), 0, logits, CHUNK);
+  kedge__gemm(false, true, step->rows, n, dim, h, chunk_words(call, s, step, first, n), 0, logits, CHUNK);
   for (size_t r = 0; r < step->rows; r++) {
     float *g = logits + r * CHUNK;
     size_t t = (size_t)step->chosen[r], label = (size_t)KEDGE_IN_I(2)[t];
     float lse = KEDGE_IN_F(3)[t], dnll = KEDGE_IN_F(4)[t];
-    for (size_t v = 0; v < n; v++) g[v] = dnll * kedge_vexp(g[v] - lse);
+    for (size_t v = 0; v < n; v++) g[v] = dnll * kedge__vexp(g[v] - lse);
     if (label >= first && label < first + n) g[label - first] -= dnll;
   }
-  kedge_gemm(true, false, n, dim, step->rows, (kedge_panel){logits, CHUNK}, h, step->first ? 0 : 1,
-             KEDGE_OUT_F(1) + first * dim, dim);
+  kedge__gemm(true, false, n, dim, step->rows, (kedge_panel){logits, CHUNK}, h, step->first ? 0 : 1,
+              KEDGE_OUT_F(1) + first * dim, dim);
 }
 
 /* A tile of dH [rows of the panel, columns] += the chunk's logit gradients times its words. */
@@ -191,26 +191,27 @@ static void grad_hidden(const kedge_call *call, const grad_scratch *s, const gra
 #else
   const float *w = KEDGE_IN_X(1) + step->word * dim;
 #endif
-  kedge_gemm(false, false, kedge_min(TILE, step->rows - row), kedge_min(TILE, dim - col), words,
-             (kedge_panel){s->logits + row * CHUNK, CHUNK}, (kedge_panel){w + col, dim}, step->word ? 1 : 0,
-             s->dpanel + row * dim + col, dim);
+  kedge__gemm(false, false, kedge__min(TILE, step->rows - row), kedge__min(TILE, dim - col), words,
+              (kedge_panel){s->logits + row * CHUNK, CHUNK}, (kedge_panel){w + col, dim}, step->word ? 1 : 0,
+              s->dpanel + row * dim + col, dim);
 }
 
 static void grad_panel(const kedge_call *call, const grad_scratch *s, grad_step step) {
   KEDGE_CALL_ARGS(head_loss_grad);
-  size_t dim = a->dim, row_tiles = kedge_blocks(step.rows, TILE), col_tiles = kedge_blocks(dim, TILE);
+  size_t dim = a->dim, row_tiles = kedge__blocks(step.rows, TILE), col_tiles = kedge__blocks(dim, TILE);
   pack(call, step.chosen, step.rows, dim, s->panel);
   for (step.word = 0; step.word < a->vocab; step.word += CHUNK) {
-    size_t words = kedge_min(CHUNK, a->vocab - step.word);
+    size_t words = kedge__min(CHUNK, a->vocab - step.word);
     KEDGE_PARALLEL_FOR
-    for (size_t b = 0; b < kedge_blocks(words, WORDS); b++) grad_words(call, s, &step, step.word + b * WORDS);
+    for (size_t b = 0; b < kedge__blocks(words, WORDS); b++)
+      grad_words(call, s, &step, step.word + b * WORDS);
     KEDGE_PARALLEL_FOR
     for (size_t i = 0; i < row_tiles * col_tiles; i++)
       grad_hidden(call, s, &step, words, i / col_tiles * TILE, i % col_tiles * TILE);
   }
   KEDGE_PARALLEL_FOR
   for (size_t r = 0; r < step.rows; r++)
-    kedge_narrow(KEDGE_OUT_X(0) + (size_t)step.chosen[r] * dim, s->dpanel + r * dim, dim);
+    kedge__narrow(KEDGE_OUT_X(0) + (size_t)step.chosen[r] * dim, s->dpanel + r * dim, dim);
 }
 
 KEDGE_KERNEL(head_loss_grad) {
@@ -220,5 +221,5 @@ KEDGE_KERNEL(head_loss_grad) {
   memset(KEDGE_OUT_X(0), 0, (size_t)a->tokens * a->dim * sizeof(kedge_x));
   if (!count) memset(KEDGE_OUT_F(1), 0, (size_t)a->vocab * a->dim * sizeof(float));
   for (size_t first = 0; first < count; first += PANEL)
-    grad_panel(call, &s, (grad_step){s.chosen + first, kedge_min(PANEL, count - first), 0, first == 0});
+    grad_panel(call, &s, (grad_step){s.chosen + first, kedge__min(PANEL, count - first), 0, first == 0});
 }
