@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Templates: how a prompt, or a list of chat turns, becomes text that is cut into question and answer by
+ * construction. The text is rendered here, encoded in samples_read.c.
+ */
+#ifndef KEDGE_MODELS_TEXT_TEMPLATE_H
+#define KEDGE_MODELS_TEXT_TEMPLATE_H
+
+#include "models/text/tokenizer.h"
+
+/* Span of a token: question, answer, or outside any sample. */
+enum { KEDGE_SPAN_NONE = -1, KEDGE_SPAN_Q = 0, KEDGE_SPAN_A = 1 };
+
+/* A stretch of rendered text that is encoded on its own; `trained` means that its tokens are targets of the
+ * loss. */
+typedef struct kedge_text_part {
+  size_t start, length; /* bytes of kedge_rendering.text */
+  int8_t span;
+  bool trained;
+} kedge_text_part;
+
+/* Text of one sample in parts. Start from {0}; reset to use the memory again. */
+typedef struct kedge_rendering {
+  char *text;
+  size_t length, capacity;
+  kedge_text_part *parts;
+  size_t part_count, part_capacity;
+  bool eos; /* the end-of-sequence token follows the last part, unless that part ends with it already */
+} kedge_rendering;
+
+void kedge_rendering_reset(kedge_rendering *rendering);
+void kedge_rendering_destroy(kedge_rendering *rendering);
+/* Appends text to the last part if that is of the same kind, else as a new part. */
+kedge_status kedge_rendering_add(kedge_rendering *rendering, const char *text, size_t length, int8_t span,
+                                 bool trained);
+
+/* ERR_ARGUMENT unless `prompt_template` (NULL: none) holds "{prompt}" exactly once. Every other character
+ * stands for itself. */
+kedge_status kedge_prompt_template_check(const char *prompt_template);
+/* Appends `prompt` inside the template as question. An empty result still makes a (empty) part, so that a
+ * leading BOS belongs to the question. */
+kedge_status kedge_prompt_render(kedge_rendering *rendering, const char *prompt_template, const char *prompt,
+                                 size_t length);
+
+typedef struct kedge_chat_template kedge_chat_template;
+
+/* The built-in chat template of that name ("chatml", "moonlight", "deepseek"); NULL or "auto": the one whose
+ * control tokens the tokenizer has. Errors: ERR_ARGUMENT for an unknown name, ERR_UNSUPPORTED where the
+ * tokenizer lacks the tokens. */
+kedge_status kedge_chat_template_choose(const char *name, const kedge_tokenizer *tokenizer,
+                                        const kedge_chat_template **chosen);
+const char *kedge_chat_template_name(const kedge_chat_template *chat);
+
+/* Appends one turn. `first` adds the template's default system turn where `role` is another one. An
+ * assistant's content and end-of-turn token are answer, and trained, if `answer` is set; everything else is
+ * question. ERR_FORMAT for a role other than system, user and assistant. */
+kedge_status kedge_chat_render(kedge_rendering *rendering, const kedge_chat_template *chat, bool first,
+                               const char *role, const char *content, size_t length, bool answer);
+/* Appends the header of an assistant turn, for generation. */
+kedge_status kedge_chat_render_header(kedge_rendering *rendering, const kedge_chat_template *chat);
+
+#endif
