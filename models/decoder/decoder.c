@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The decoder graph from embedding to loss; its layers are in blocks.c. */
+#include "models/decoder/decoder.h"
+
+#include <stdio.h>
+
+kedge_value kedge__weight(const kedge_build *b, kedge_role role, uint32_t layer) {
+  uint32_t item = kedge_params_find(&b->model->params, role, layer);
+  return item == UINT32_MAX ? KEDGE_NONE : b->d->params[item];
+}
+
+static kedge_value token_input(kedge_build *b, const char *name, kedge_dtype dtype) {
+  return kedge_input(b->g, name, dtype, 1, (uint32_t[]){b->spec->tokens});
+}
+
+static bool wants_prior(const kedge_decoder_spec *s) {
+  for (uint32_t i = 0; i < s->intervention_count; i++)
+    if (kedge_router_needs_prior(s->interventions[i].id) && s->interventions[i].beta != 0) return true;
+  return false;
+}
+
+static void make_inputs(kedge_build *b) {
+  kedge_decoder *d = b->d;
+  const kedge_model *m = b->model;
+  d->ids_T = token_input(b, "ids", KEDGE_I32);
+  d->positions_T = token_input(b, "positions", KEDGE_I32);
+  d->segments_T = token_input(b, "segments", KEDGE_I32);
+  if (b->spec->loss) {
+    d->labels_T = token_input(b, "labels", KEDGE_I32);
+    d->weights_T = token_input(b, "weights", KEDGE_F32);
+  }
+  if (wants_prior(b->spec)) {
+    d->spans_T = token_input(b, "spans", KEDGE_I32);
+    d->bias_LSE = kedge_input(b->g, "prior.bias", KEDGE_F32, 3,
+                              (uint32_t[]){m->params.moe_layers, b->spec->prior_rows, m->config.num_experts});
+  }
+  if (b->spec->cache) {
+    d->rows_T = token_input(b, "cache.rows", KEDGE_I32);
+    d->base_T = token_input(b, "cache.base", KEDGE_I32);
+    d->length_T = token_input(b, "cache.length", KEDGE_I32);
+  }
+  for (uint32_t i = 0; i < m->params.count; i++) {
+    const kedge_param *p = &m->params.items[i];
+    char name[KEDGE_NAME_SIZE];
+    kedge_param_name(p, p->parts > 1 ? p->parts : 0, name);
+    d->params[i] = kedge_parameter(b->g, name, m->dtype, p->rank, p->dims, m->weights[i], 0);
+  }
+  b->inv_freq = kedge_parameter(b->g, "rope.inv_freq", KEDGE_F32, 1, (uint32_t[]){m->config.head_dim / 2}, m->inv_freq, 0);
+}
+
+static void make_outputs(kedge_build *b, kedge_value h_TD) {
+  kedge_decoder *d = b->d;
+  kedge_value head = kedge__weight(b, KEDGE_ROLE_HEAD, 0);
+  if (!head) head = kedge__weight(b, KEDGE_ROLE_EMBED, 0);
+  h_TD = kedge_rms_norm(b->g, h_TD, kedge__weight(b, KEDGE_ROLE_FINAL_NORM, 0), b->model->config.rms_norm_eps);
+  if (b->spec->logits)
+    kedge_output(b->g, d->logits_TV = kedge_matmul(b->g, h_TD, head, false, true, KEDGE_F32), "logits");
+  if (!b->spec->loss) return;
+  d->nll_T = kedge_head_loss(b->g, h_TD, head, d->labels_T, NULL);
+  d->loss_1 = kedge_sum(b->g, kedge_mul(b->g, d->nll_T, d->weights_T));
+  if (d->aux_1) d->loss_1 = kedge_add(b->g, d->loss_1, d->aux_1);
+  kedge_output(b->g, d->nll_T, "nll");
+  kedge_output(b->g, d->loss_1, "loss");
+  if (d->aux_1) kedge_output(b->g, d->aux_1, "aux");
+}
+
+static bool allocate(kedge_decoder *d, const kedge_model *m, bool all_double) {
+  uint32_t layers = m->params.moe_layers;
+  d->graph = kedge_graph_new(all_double);
+  d->params = kedge_alloc(m->params.count, sizeof *d->params);
+  d->router_TE = kedge_alloc(layers, sizeof *d->router_TE);
+  d->ids_TK = kedge_alloc(layers, sizeof *d->ids_TK);
+  d->gates_TK = kedge_alloc(layers, sizeof *d->gates_TK);
+  d->bad_1 = kedge_alloc(layers, sizeof *d->bad_1);
+  return d->graph && d->params && d->router_TE && d->ids_TK && d->gates_TK && d->bad_1;
+}
+
+kedge_status kedge_decoder_build(const kedge_model *model, const kedge_decoder_spec *spec, kedge_decoder *d) {
+  *d = (kedge_decoder){0};
+  if (!allocate(d, model, spec->all_double)) {
+    kedge_decoder_destroy(d);
+    return KEDGE_ERR_MEMORY;
+  }
+  kedge_build b = {model, spec, d, d->graph, KEDGE_NONE};
+  make_inputs(&b);
+  kedge_value h_TD = kedge_embed(d->graph, kedge__weight(&b, KEDGE_ROLE_EMBED, 0), d->ids_T);
+  for (uint32_t l = 0; l < model->config.num_hidden_layers; l++) h_TD = kedge__layer(&b, l, h_TD);
+  make_outputs(&b, h_TD);
+  kedge_status status = kedge_graph_status(d->graph);
+  if (status != KEDGE_OK) kedge_decoder_destroy(d);
+  return status;
+}
+
+void kedge_decoder_destroy(kedge_decoder *d) {
+  kedge_graph_free(d->graph);
+  kedge_free(d->params);
+  kedge_free(d->router_TE);
+  kedge_free(d->ids_TK);
+  kedge_free(d->gates_TK);
+  kedge_free(d->bad_1);
+  *d = (kedge_decoder){0};
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The list of model families. */
+#include "models/decoder/family.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const kedge_family *const families[] = {&kedge__family_qwen3_moe};
+
+kedge_status kedge_family_find(const kedge_hf_config *config, const kedge_family **family) {
+  char known[256] = "";
+  for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+    if (!strcmp(families[i]->model_type, config->model_type)) {
+      *family = families[i];
+      return KEDGE_OK;
+    }
+    size_t used = strlen(known);
+    snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", families[i]->model_type);
+  }
+  return kedge_fail(KEDGE_ERR_UNSUPPORTED, "config.json: key \"model_type\": expected one of %s, got \"%s\"", known,
+                    config->model_type);
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The list of a model's parameters: shapes, roles, names in files. Needs only a config; no weights. Siblings: model.h holds the
+ * weights on a device, decoder.h builds graphs on them.
+ */
+#ifndef KEDGE_MODELS_DECODER_PARAMETERS_H
+#define KEDGE_MODELS_DECODER_PARAMETERS_H
+
+#include "models/decoder/family.h"
+
+enum { KEDGE_NAME_SIZE = 160 };
+
+/* A parameter: one tensor on the device. Expert stacks have one file tensor an index of dimension 0. */
+typedef struct kedge_param {
+  kedge_role role;
+  uint32_t layer; /* 0 for global roles */
+  uint32_t rank, dims[KEDGE_MAX_RANK];
+  uint32_t parts;      /* file tensors: 1, or the number of experts */
+  const char *pattern; /* name in files */
+  bool decay;          /* weight decay applies: matrices yes, norms no */
+} kedge_param;
+
+typedef struct kedge_params {
+  kedge_hf_config config; /* borrowed contents */
+  const kedge_family *family;
+  kedge_family_options options;
+  kedge_param *items;
+  uint32_t count;
+  uint32_t *index;      /* [layers + 1][KEDGE_ROLE_COUNT] -> item + 1, 0: absent; row 0 holds the global roles */
+  uint32_t moe_layers;  /* number of MoE layers */
+  uint64_t total;       /* parameters */
+  uint64_t tensors;     /* tensors in files */
+  uint64_t active;      /* parameters that one token uses: its K experts, the head, no embedding table */
+  struct kedge_file_name *names; /* sorted; see kedge_params_lookup */
+  uint32_t name_count;
+} kedge_params;
+
+/* Lists a model's parameters in file order of layers. `config` must outlive the list. */
+kedge_status kedge_params_init(kedge_params *params, const kedge_hf_config *config);
+void kedge_params_destroy(kedge_params *params);
+
+/* Item of a role in a layer (0 for global roles), UINT32_MAX if absent. */
+uint32_t kedge_params_find(const kedge_params *params, kedge_role role, uint32_t layer);
+bool kedge_params_is_moe(const kedge_params *params, uint32_t layer);
+/* Index of a layer among the MoE layers, and the layer of such an index. */
+uint32_t kedge_params_moe_index(const kedge_params *params, uint32_t layer);
+uint32_t kedge_params_moe_layer(const kedge_params *params, uint32_t index);
+
+uint64_t kedge_param_count(const kedge_param *param);
+/* Name of the file tensor of a part; for a stack of experts with part == param->parts the stack's own name ("experts.*"). */
+void kedge_param_name(const kedge_param *param, uint32_t part, char name[KEDGE_NAME_SIZE]);
+/* The parameter and part that a file tensor's name stands for; false if the model has none of that name. A tied head's name
+ * stands for the embedding, with *tied set. */
+bool kedge_params_lookup(const kedge_params *params, const char *name, uint32_t *item, uint32_t *part, bool *tied);
+/* True for file tensors that are known to be stale (rotary tables) and are left out with a note. */
+bool kedge_params_ignores(const kedge_params *params, const char *name);
+/* Shape of one file tensor; returns its rank. */
+uint32_t kedge_param_part_shape(const kedge_param *param, uint64_t shape[KEDGE_MAX_RANK]);
+/* True for a router weight: what `freeze` and Router-L2 act on. */
+bool kedge_param_is_router(const kedge_param *param);
+
+#endif
