@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The prior's file, and the bias made of it; prior_compute.c makes the file. */
+#include "models/routing/prior.h"
+
+#include "models/checkpoint/safetensors.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct kedge_prior {
+  kedge_st_file *file;
+  const kedge_st_tensor *prior, *counts, *ids, *layers;
+  uint32_t samples, moe_layers, experts;
+  kedge_prior_identity identity;
+};
+
+static kedge_status find(kedge_prior *p, const char *name, kedge_st_dtype dtype, uint32_t rank,
+                         const kedge_st_tensor **tensor) {
+  *tensor = kedge_st_find(p->file, name);
+  if (*tensor && (*tensor)->dtype == dtype && (*tensor)->rank == rank) return KEDGE_OK;
+  return kedge_fail(KEDGE_ERR_FORMAT, "%s: tensor %s: expected %s with %u dimensions, got %s", kedge_st_path(p->file), name,
+                    kedge_st_dtype_name(dtype), rank, *tensor ? kedge_st_dtype_name((*tensor)->dtype) : "nothing");
+}
+
+static kedge_status hash_of(const kedge_prior *p, const char *key, char hash[33]) {
+  const char *text = kedge_st_metadata(p->file, key);
+  if (!text || strlen(text) != 32)
+    return kedge_fail(KEDGE_ERR_FORMAT, "%s: metadata %s: expected 32 hex digits, got %s", kedge_st_path(p->file), key,
+                      text ? text : "nothing");
+  memcpy(hash, text, 33);
+  return KEDGE_OK;
+}
+
+static kedge_status read_header(kedge_prior *p) {
+  KEDGE_TRY(find(p, "prior_qa", KEDGE_ST_F32, 4, &p->prior));
+  KEDGE_TRY(find(p, "counts", KEDGE_ST_I32, 2, &p->counts));
+  KEDGE_TRY(find(p, "sample_ids", KEDGE_ST_I64, 1, &p->ids));
+  KEDGE_TRY(find(p, "layers", KEDGE_ST_I32, 1, &p->layers));
+  const uint64_t *s = p->prior->shape;
+  if (s[0] > INT32_MAX || s[1] != 2 || s[2] > 65536 || s[3] > 65536 || p->counts->shape[0] != s[0] ||
+      p->counts->shape[1] != 2 || p->ids->shape[0] != s[0] || p->layers->shape[0] != s[2])
+    return kedge_fail(KEDGE_ERR_FORMAT, "%s: the shapes of prior_qa, counts, sample_ids and layers do not fit together",
+                      kedge_st_path(p->file));
+  p->samples = (uint32_t)s[0];
+  p->moe_layers = (uint32_t)s[2];
+  p->experts = (uint32_t)s[3];
+  KEDGE_TRY(hash_of(p, "base_hash", p->identity.base));
+  KEDGE_TRY(hash_of(p, "tokenizer_hash", p->identity.tokenizer));
+  KEDGE_TRY(hash_of(p, "data_hash", p->identity.data));
+  const char *length = kedge_st_metadata(p->file, "max_length");
+  p->identity.max_length = length ? (uint32_t)strtoul(length, NULL, 10) : 0;
+  return KEDGE_OK;
+}
+
+kedge_status kedge_prior_open(const char *path, kedge_prior **out) {
+  kedge_prior *p = *out = kedge_alloc(1, sizeof *p);
+  if (!p) return KEDGE_ERR_MEMORY;
+  kedge_status status = kedge_st_open(path, &p->file);
+  if (status == KEDGE_OK) status = read_header(p);
+  if (status != KEDGE_OK) {
+    kedge_prior_free(p);
+    *out = NULL;
+  }
+  return status;
+}
+
+void kedge_prior_free(kedge_prior *p) {
+  if (!p) return;
+  kedge_st_close(p->file);
+  kedge_free(p);
+}
+
+uint32_t kedge_prior_samples(const kedge_prior *p) { return p->samples; }
+uint32_t kedge_prior_layers(const kedge_prior *p) { return p->moe_layers; }
+uint32_t kedge_prior_experts(const kedge_prior *p) { return p->experts; }
+kedge_prior_identity kedge_prior_get_identity(const kedge_prior *p) { return p->identity; }
+
+kedge_status kedge_prior_check(const kedge_prior *p, const kedge_prior_identity *id, const kedge_params *params) {
+  const char *path = kedge_st_path(p->file);
+  if (p->moe_layers != params->moe_layers || p->experts != params->config.num_experts)
+    return kedge_fail(KEDGE_ERR_MISMATCH, "%s: prior of %u MoE layers with %u experts, the model has %u with %u", path,
+                      p->moe_layers, p->experts, params->moe_layers, params->config.num_experts);
+  if (strcmp(p->identity.base, id->base))
+    return kedge_fail(KEDGE_ERR_MISMATCH, "%s: prior of another base model (hash %s, this model has %s)", path,
+                      p->identity.base, id->base);
+  if (strcmp(p->identity.tokenizer, id->tokenizer))
+    return kedge_fail(KEDGE_ERR_MISMATCH, "%s: prior made with another tokenizer (hash %s, this model has %s)", path,
+                      p->identity.tokenizer, id->tokenizer);
+  if (p->identity.max_length != id->max_length)
+    return kedge_fail(KEDGE_ERR_MISMATCH, "%s: prior made with max_length %u, this run has %u", path, p->identity.max_length,
+                      id->max_length);
+  if (strcmp(p->identity.data, id->data))
+    return kedge_fail(KEDGE_ERR_MISMATCH,
+                      "%s: prior of other data (hash %s, this run's samples have %s): other files, order or template", path,
+                      p->identity.data, id->data);
+  return KEDGE_OK;
+}
+
+void kedge_prior_bias(const float *pi, uint32_t experts, double eps, double clip, float *bias) {
+  double low = eps / experts, high = clip / experts, mean = 0;
+  for (uint32_t e = 0; e < experts; e++) mean += log(fmin(fmax((double)pi[e], low), high));
+  mean /= experts;
+  for (uint32_t e = 0; e < experts; e++) bias[e] = (float)(log(fmin(fmax((double)pi[e], low), high)) - mean);
+}
+
+/* Row of a stable sample id; UINT32_MAX if there is none. */
+static uint32_t row_of(const kedge_prior *p, uint64_t id) {
+  uint32_t low = 0, high = p->samples;
+  while (low < high) {
+    uint32_t mid = low + (high - low) / 2;
+    int64_t at;
+    memcpy(&at, p->ids->data + 8ull * mid, 8);
+    if (at == (int64_t)id) return mid;
+    if (at < (int64_t)id)
+      low = mid + 1;
+    else
+      high = mid;
+  }
+  return UINT32_MAX;
+}
+
+static kedge_status read_row(const kedge_prior *p, uint32_t row, uint32_t span, uint32_t layer, float *pi) {
+  uint64_t at = (((uint64_t)row * 2 + span) * p->moe_layers + layer) * p->experts;
+  double sum = 0;
+  memcpy(pi, p->prior->data + 4 * at, 4ull * p->experts);
+  bool finite = true;
+  for (uint32_t e = 0; e < p->experts; e++) {
+    finite &= isfinite(pi[e]) && pi[e] >= 0;
+    sum += (double)pi[e];
+  }
+  if (finite && fabs(sum - 1) <= 1e-3) return KEDGE_OK;
+  return kedge_fail(KEDGE_ERR_FORMAT, "%s: prior_qa row (sample %u, span %u, layer %u): expected probabilities that sum to 1, got sum %g",
+                    kedge_st_path(p->file), row, span, layer, sum);
+}
+
+kedge_status kedge_prior_fill(const kedge_prior *p, const kedge_intervention *it, const uint64_t *sample_ids, uint32_t count,
+                              uint32_t rows, float *bias_LSE) {
+  float *pi = kedge_alloc(p->experts, sizeof *pi);
+  if (!pi) return KEDGE_ERR_MEMORY;
+  kedge_status status = KEDGE_OK;
+  memset(bias_LSE, 0, sizeof(float) * p->moe_layers * rows * p->experts);
+  for (uint32_t i = 0; i < count && status == KEDGE_OK; i++) {
+    uint32_t row = row_of(p, sample_ids[i]);
+    if (row == UINT32_MAX) {
+      status = kedge_fail(KEDGE_ERR_MISMATCH, "%s: no prior for sample %llu", kedge_st_path(p->file),
+                          (unsigned long long)sample_ids[i]);
+      break;
+    }
+    for (uint32_t span = 0; span < 2; span++) {
+      int32_t tokens;
+      memcpy(&tokens, p->counts->data + 4ull * (2ull * row + span), 4);
+      for (uint32_t l = 0; tokens > 0 && l < p->moe_layers && status == KEDGE_OK; l++) {
+        status = read_row(p, row, span, l, pi);
+        float *bias = bias_LSE + ((uint64_t)l * rows + 2 * i + span) * p->experts;
+        if (status == KEDGE_OK) kedge_prior_bias(pi, p->experts, it->eps, it->clip, bias);
+      }
+    }
+  }
+  kedge_free(pi);
+  return status;
+}

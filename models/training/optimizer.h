@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Optimizer state of a run and the graph of one update: gradient norms, clipping, AdamW. Per parameter, never one flat buffer.
+ * The gradient accumulators are filled by the training passes (kedge_optimizer_extend).
+ */
+#ifndef KEDGE_MODELS_TRAINING_OPTIMIZER_H
+#define KEDGE_MODELS_TRAINING_OPTIMIZER_H
+
+#include "models/decoder/decoder.h"
+
+typedef struct kedge_optimizer_options {
+  double beta1, beta2, eps, decay, max_norm; /* max_norm <= 0: no clipping */
+  const bool *trained; /* one a parameter, NULL: all; the others keep their bits and are out of the norm */
+} kedge_optimizer_options;
+
+/* Buffers are f32, one a parameter, NULL for parameters that are not trained. */
+typedef struct kedge_optimizer {
+  const kedge_model *model;
+  kedge_optimizer_options options;
+  bool *trained;
+  kedge_buffer **master; /* NULL where the weights themselves are f32 */
+  kedge_buffer **m, **v, **grad;
+  kedge_graph *graph;
+  kedge_exec *exec;
+  kedge_value norm_1, router_norm_1, hyper_4;
+  uint32_t norms_end; /* first node of the updates: norms are known before anything changes */
+  uint64_t steps;     /* updates done: t of the bias correction */
+} kedge_optimizer;
+
+/* Moments start at 0, masters at the weights. The model and workspace are borrowed. */
+kedge_status kedge_optimizer_init(kedge_optimizer *optimizer, const kedge_model *model, const kedge_optimizer_options *options,
+                                  kedge_workspace *workspace);
+void kedge_optimizer_destroy(kedge_optimizer *optimizer);
+
+/* Appends the gradient of the decoder's loss to its graph, each added to its accumulator as soon as it is complete. For
+ * kedge_passes_init; context is the optimizer. */
+kedge_status kedge_optimizer_extend(void *context, kedge_decoder *decoder);
+
+/* Zeroes the accumulators. */
+kedge_status kedge_optimizer_begin(kedge_optimizer *optimizer);
+
+/* What an update saw: global norm of all gradients before clipping, and that of the router weights alone. */
+typedef struct kedge_optimizer_norms {
+  double all, router;
+} kedge_optimizer_norms;
+
+/* One AdamW update with the accumulated gradients. ERR_NUMERIC, with nothing changed, if the norm is not finite. */
+kedge_status kedge_optimizer_step(kedge_optimizer *optimizer, double learning_rate, kedge_optimizer_norms *norms);
+
+/* Bytes of master weights, moments and accumulators. */
+uint64_t kedge_optimizer_bytes(const kedge_optimizer *optimizer);
+
+#endif
