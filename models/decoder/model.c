@@ -4,6 +4,7 @@
 
 #include "models/checkpoint/convert.h"
 #include "models/checkpoint/hash.h"
+#include "models/checkpoint/writer.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * ctest: quick
+ *
+ * Parity with transformers on tiny random models (tests/golden): routing, logits, loss, every gradient element-wise, ten AdamW
+ * steps; on `ref` and `cpu`, with and without recompute.
+ */
+#include "models/decoder/pass.h"
+#include "models/training/optimizer.h"
+#include "tests/support/files.h"
+#include "tests/support/reference.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+typedef struct run_setup {
+  const char *variant, *backend;
+  bool recompute;
+} run_setup;
+
+/* A golden batch as inputs of a pass with a tail of tokens outside any sequence. */
+typedef struct batch {
+  uint32_t tokens, size;
+  int32_t *ids, *positions, *segments, *labels;
+  float *weights;
+} batch;
+
+static batch batch_read(const kedge_st_file *golden, bool labelled) {
+  uint64_t tokens, bounds, n;
+  int32_t *ids = kedge_test_ints(golden, "input_ids", &tokens), *cu = kedge_test_ints(golden, "cu_seqlens", &bounds);
+  int32_t *labels = labelled ? kedge_test_ints(golden, "labels", &n) : NULL;
+  batch b = {.tokens = (uint32_t)tokens, .size = (uint32_t)tokens + 5};
+  b.ids = calloc(b.size, 4), b.positions = calloc(b.size, 4), b.segments = calloc(b.size, 4);
+  b.labels = calloc(b.size, 4), b.weights = calloc(b.size, 4);
+  uint32_t kept = 0;
+  for (uint32_t t = 0; labels && t < tokens; t++) kept += labels[t] >= 0;
+  for (uint32_t t = 0; t < b.size; t++) b.segments[t] = b.labels[t] = -1;
+  for (uint64_t s = 0; s + 1 < bounds; s++)
+    for (int32_t t = cu[s]; t < cu[s + 1]; t++) {
+      b.ids[t] = ids[t], b.segments[t] = cu[s], b.positions[t] = t - cu[s];
+      if (!labels) continue;
+      b.labels[t] = labels[t];
+      b.weights[t] = labels[t] >= 0 ? 1.0f / (float)kept : 0;
+    }
+  free(ids), free(cu), free(labels);
+  return b;
+}
+
+static void batch_free(batch *b) { free(b->ids), free(b->positions), free(b->segments), free(b->labels), free(b->weights); }
+
+static void check(kedge_status status) {
+  if (status != KEDGE_OK) fail_msg("%s: %s", kedge_status_name(status), kedge_message());
+}
+
+static void below(const char *what, double error, double limit) {
+  if (!(error <= limit)) fail_msg("%s: error %g is over %g", what, error, limit);
+}
+
+/* Largest error of a float output's first rows against a golden tensor. */
+static double output_error(kedge_pass *pass, kedge_value value, const kedge_st_file *golden, const char *name) {
+  uint64_t count, bytes = kedge_value_bytes(pass->decoder.graph, value);
+  double *want = kedge_test_doubles(golden, name, &count);
+  float *got = malloc(bytes);
+  check(kedge_exec_read(pass->exec, value, got, bytes));
+  double error = kedge_test_error(got, want, count);
+  free(want), free(got);
+  return error;
+}
+
+static void check_routing(kedge_pass *pass, const kedge_model *model, const kedge_st_file *golden) {
+  for (uint32_t l = 0; l < model->params.moe_layers; l++) {
+    char name[64];
+    uint32_t layer = kedge_params_moe_layer(&model->params, l);
+    uint64_t count, bytes = kedge_value_bytes(pass->decoder.graph, pass->decoder.ids_TK[l]);
+    snprintf(name, sizeof name, "topk_ids.%u", layer);
+    int32_t *want = kedge_test_ints(golden, name, &count), *got = malloc(bytes);
+    check(kedge_exec_read(pass->exec, pass->decoder.ids_TK[l], got, bytes));
+    assert_memory_equal(got, want, count * 4);
+    for (uint64_t i = count; i < bytes / 4; i++) assert_int_equal(got[i], -1);
+    free(want), free(got);
+    snprintf(name, sizeof name, "router_logits.%u", layer);
+    below(name, output_error(pass, pass->decoder.router_TE[l], golden, name), 1e-5);
+    snprintf(name, sizeof name, "topk_weights.%u", layer);
+    below(name, output_error(pass, pass->decoder.gates_TK[l], golden, name), 1e-5);
+  }
+}
+
+static void check_gradients(const kedge_optimizer *o, const kedge_st_file *golden, double factor) {
+  const kedge_params *params = &o->model->params;
+  for (uint32_t i = 0; i < params->count; i++) {
+    const kedge_param *p = &params->items[i];
+    uint64_t each = kedge_param_count(p) / p->parts, count;
+    float *got = malloc(each * sizeof *got);
+    for (uint32_t part = 0; part < p->parts; part++) {
+      char name[KEDGE_NAME_SIZE], full[KEDGE_NAME_SIZE + 8];
+      kedge_param_name(p, part, name);
+      snprintf(full, sizeof full, "grad.%s", name);
+      double *want = kedge_test_doubles(golden, full, &count);
+      assert_int_equal(count, each);
+      check(kedge_buffer_read(o->grad[i], part * each * sizeof *got, got, each * sizeof *got));
+      for (uint64_t e = 0; e < each; e++) got[e] *= (float)factor;
+      double error = kedge_test_error(got, want, count);
+      if (factor == 1) below(full, error, 1e-4);
+      double largest = 0;
+      for (uint64_t e = 0; e < each; e++) largest = fmax(largest, fabs(want[e]));
+      if (factor != 1 && largest > 0 && error <= 1e-4) fail_msg("%s: a gradient times %g passed", full, factor);
+      free(want);
+    }
+    free(got);
+  }
+}
+
+static void train_ten(kedge_pass *pass, kedge_optimizer *o, const kedge_tokens *tokens, const kedge_st_file *golden) {
+  uint64_t n;
+  double *losses = kedge_test_doubles(golden, "train.losses", &n), *norms = kedge_test_doubles(golden, "train.grad_norms", &n);
+  for (int step = 0; step < 10; step++) {
+    float loss;
+    kedge_optimizer_norms got;
+    check(kedge_optimizer_begin(o));
+    check(kedge_pass_run(pass, tokens));
+    check(kedge_exec_read(pass->exec, pass->decoder.loss_1, &loss, sizeof loss));
+    below("loss", fabs((double)loss - losses[step]) / losses[step], step ? 1e-5 : 1e-6);
+    if (step == 0) check_gradients(o, golden, 1);
+    if (step == 0) check_gradients(o, golden, 1.01);
+    check(kedge_optimizer_step(o, 1e-3, &got));
+    below("grad norm", fabs(got.all - norms[step]) / norms[step], 1e-4);
+    assert_true(got.router > 0 && got.router < got.all);
+  }
+  check(kedge_optimizer_begin(o));
+  check(kedge_pass_run(pass, tokens));
+  below("train.logits", output_error(pass, pass->decoder.logits_TV, golden, "train.logits"), 5e-4);
+  free(losses), free(norms);
+}
+
+static void run(const run_setup *s, bool train) {
+  char path[512];
+  kedge_device *device;
+  kedge_model *model;
+  kedge_workspace *workspace;
+  kedge_st_file *golden;
+  snprintf(path, sizeof path, "%s/golden.safetensors", s->variant);
+  check(kedge_st_open(test_golden(path), &golden));
+  check(kedge_device_open(s->backend, NULL, &device));
+  snprintf(path, sizeof path, "%s", s->variant);
+  check(kedge_model_load(device, test_golden(path), KEDGE_F32, &model));
+  check(kedge_workspace_new(device, &workspace));
+  batch b = batch_read(golden, train);
+  const kedge_tokens tokens = {.ids = b.ids, .positions = b.positions, .segments = b.segments, .labels = b.labels,
+                               .weights = b.weights};
+  const kedge_decoder_spec spec = {.loss = train, .logits = true, .taps = true, .recompute = s->recompute};
+  const kedge_optimizer_options options = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = 0.1, .max_norm = 1.0};
+  kedge_optimizer optimizer = {0};
+  if (train) check(kedge_optimizer_init(&optimizer, model, &options, workspace));
+  kedge_passes passes;
+  kedge_pass *pass;
+  kedge_passes_init(&passes, model, &spec, workspace, train ? kedge_optimizer_extend : NULL, &optimizer);
+  check(kedge_passes_get(&passes, b.size, 0, &pass));
+  check(kedge_pass_run(pass, &tokens));
+  check_routing(pass, model, golden);
+  below("logits", output_error(pass, pass->decoder.logits_TV, golden, "logits"), 1e-5);
+  if (train) train_ten(pass, &optimizer, &tokens, golden);
+  kedge_optimizer_destroy(&optimizer);
+  kedge_passes_destroy(&passes);
+  kedge_workspace_free(workspace);
+  kedge_model_free(model);
+  kedge_device_close(device);
+  kedge_st_close(golden);
+  batch_free(&b);
+}
+
+static void test_parity(void **state) {
+  static const char *const variants[] = {"qwen3_moe_top2of8", "qwen3_moe_top8of16", "qwen3_moe_mixed", "qwen3_moe_step2"};
+  static const char *const backends[] = {"ref", "cpu"};
+  (void)state;
+  for (size_t v = 0; v < sizeof variants / sizeof *variants; v++)
+    for (size_t b = 0; b < 2; b++)
+      for (int recompute = 0; recompute < 2; recompute++) {
+        const run_setup s = {variants[v], backends[b], recompute};
+        print_message("%s on %s%s\n", s.variant, s.backend, recompute ? ", recompute" : "");
+        run(&s, true);
+      }
+}
+
+static void test_bf16_files(void **state) {
+  (void)state;
+  const run_setup s = {"qwen3_moe_top2of8_bf16", "cpu", false};
+  run(&s, false);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_parity), cmocka_unit_test(test_bf16_files)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
