@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rendering of prompts and chat turns into parts. The built-in chat templates are a table; siblings:
+ * samples_format.c picks the turns out of a record, samples_read.c encodes the parts.
+ */
+#include "models/text/template.h"
+
+#include <string.h>
+
+/* Text around the content of a turn. Assistant turns are split: header | before content end | after. */
+struct kedge_chat_template {
+  const char *name;
+  const char *needs[3]; /* tokens that the tokenizer must have */
+  const char
+      *default_system; /* content of the system turn where a conversation has none; NULL: no such turn */
+  const char *system[2], *user[2];
+  const char *header, *before, *end, *after;
+};
+
+#define DEEPSEEK_BOS                                                                                         \
+  "<\xef\xbd\x9c"                                                                                            \
+  "begin\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"
+#define DEEPSEEK_EOS                                                                                         \
+  "<\xef\xbd\x9c"                                                                                            \
+  "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"
+
+/* Qwen's ChatML without its optional think blocks; Moonlight's; DeepSeek-V2's, whose BOS comes from the
+ * tokenizer. */
+static const kedge_chat_template templates[] = {
+    {.name = "chatml",
+     .needs = {"<|im_start|>", "<|im_end|>"},
+     .system = {"<|im_start|>system\n", "<|im_end|>\n"},
+     .user = {"<|im_start|>user\n", "<|im_end|>\n"},
+     .header = "<|im_start|>assistant\n",
+     .before = "",
+     .end = "<|im_end|>",
+     .after = "\n"},
+    {.name = "moonlight",
+     .needs = {"<|im_assistant|>", "<|im_middle|>", "<|im_end|>"},
+     .default_system = "You are a helpful assistant",
+     .system = {"<|im_system|>system<|im_middle|>", "<|im_end|>"},
+     .user = {"<|im_user|>user<|im_middle|>", "<|im_end|>"},
+     .header = "<|im_assistant|>assistant<|im_middle|>",
+     .before = "",
+     .end = "<|im_end|>",
+     .after = ""},
+    {.name = "deepseek",
+     .needs = {DEEPSEEK_BOS, DEEPSEEK_EOS},
+     .system = {"", "\n\n"},
+     .user = {"User: ", "\n\n"},
+     .header = "Assistant:",
+     .before = " ",
+     .end = DEEPSEEK_EOS,
+     .after = ""},
+};
+enum { TEMPLATES = sizeof templates / sizeof *templates };
+
+static const char placeholder[] = "{prompt}";
+
+void kedge_rendering_reset(kedge_rendering *rendering) {
+  rendering->length = rendering->part_count = 0;
+  rendering->eos = false;
+}
+
+void kedge_rendering_destroy(kedge_rendering *rendering) {
+  kedge_free(rendering->text);
+  kedge_free(rendering->parts);
+  *rendering = (kedge_rendering){0};
+}
+
+static kedge_status open_part(kedge_rendering *r, int8_t span, bool trained) {
+  if (r->part_count == r->part_capacity) {
+    size_t capacity = r->part_capacity ? r->part_capacity * 2 : 8;
+    kedge_text_part *parts = kedge_realloc(r->parts, capacity, sizeof *parts);
+    if (!parts) return KEDGE_ERR_MEMORY;
+    r->parts = parts;
+    r->part_capacity = capacity;
+  }
+  r->parts[r->part_count++] = (kedge_text_part){.start = r->length, .span = span, .trained = trained};
+  return KEDGE_OK;
+}
+
+kedge_status kedge_rendering_add(kedge_rendering *r, const char *text, size_t length, int8_t span,
+                                 bool trained) {
+  const kedge_text_part *last = r->part_count ? &r->parts[r->part_count - 1] : NULL;
+  if (!last || last->span != span || last->trained != trained) KEDGE_TRY(open_part(r, span, trained));
+  if (length > r->capacity - r->length) {
+    size_t needed, capacity;
+    if (__builtin_add_overflow(r->length, length, &needed) || __builtin_mul_overflow(needed, 2, &capacity))
+      return kedge_fail(KEDGE_ERR_MEMORY, "a sample's text is too long");
+    char *grown = kedge_realloc(r->text, capacity, 1);
+    if (!grown) return KEDGE_ERR_MEMORY;
+    r->text = grown;
+    r->capacity = capacity;
+  }
+  if (length) memcpy(r->text + r->length, text, length);
+  r->length += length;
+  r->parts[r->part_count - 1].length += length;
+  return KEDGE_OK;
+}
+
+kedge_status kedge_prompt_template_check(const char *prompt_template) {
+  if (!prompt_template) return KEDGE_OK;
+  const char *at = strstr(prompt_template, placeholder);
+  if (!at)
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "prompt_template: expected %s in \"%s\"", placeholder,
+                      prompt_template);
+  if (strstr(at + 1, placeholder))
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "prompt_template: %s stands twice in \"%s\"", placeholder,
+                      prompt_template);
+  return KEDGE_OK;
+}
+
+kedge_status kedge_prompt_render(kedge_rendering *r, const char *prompt_template, const char *prompt,
+                                 size_t length) {
+  const char *at = prompt_template ? strstr(prompt_template, placeholder) : NULL;
+  if (!at) return kedge_rendering_add(r, prompt, length, KEDGE_SPAN_Q, false);
+  const char *rest = at + sizeof placeholder - 1;
+  KEDGE_TRY(kedge_rendering_add(r, prompt_template, (size_t)(at - prompt_template), KEDGE_SPAN_Q, false));
+  KEDGE_TRY(kedge_rendering_add(r, prompt, length, KEDGE_SPAN_Q, false));
+  return kedge_rendering_add(r, rest, strlen(rest), KEDGE_SPAN_Q, false);
+}
+
+static bool has_tokens(const kedge_chat_template *chat, const kedge_tokenizer *tokenizer) {
+  for (int i = 0; i < 3 && chat->needs[i]; i++)
+    if (kedge_tokenizer_id(tokenizer, chat->needs[i]) < 0) return false;
+  return true;
+}
+
+kedge_status kedge_chat_template_choose(const char *name, const kedge_tokenizer *tokenizer,
+                                        const kedge_chat_template **chosen) {
+  bool automatic = !name || !strcmp(name, "auto"), known = automatic;
+  for (int i = 0; i < TEMPLATES; i++) {
+    if (!automatic && strcmp(name, templates[i].name)) continue;
+    known = true;
+    if (!has_tokens(&templates[i], tokenizer)) continue;
+    *chosen = &templates[i];
+    return KEDGE_OK;
+  }
+  if (!known)
+    return kedge_fail(KEDGE_ERR_ARGUMENT,
+                      "chat template \"%s\": expected auto, chatml, moonlight or deepseek", name);
+  return kedge_fail(KEDGE_ERR_UNSUPPORTED,
+                    "chat turns need a template, and %s has not the control tokens of %s",
+                    kedge_tokenizer_description(tokenizer), automatic ? "any built-in one" : name);
+}
+
+const char *kedge_chat_template_name(const kedge_chat_template *chat) {
+  return chat->name;
+}
+
+static kedge_status question(kedge_rendering *r, const char *text) {
+  return kedge_rendering_add(r, text, strlen(text), KEDGE_SPAN_Q, false);
+}
+
+static kedge_status plain_turn(kedge_rendering *r, const char *const around[2], const char *content,
+                               size_t length) {
+  KEDGE_TRY(question(r, around[0]));
+  KEDGE_TRY(kedge_rendering_add(r, content, length, KEDGE_SPAN_Q, false));
+  return question(r, around[1]);
+}
+
+kedge_status kedge_chat_render_header(kedge_rendering *r, const kedge_chat_template *chat) {
+  return question(r, chat->header);
+}
+
+kedge_status kedge_chat_render(kedge_rendering *r, const kedge_chat_template *chat, bool first,
+                               const char *role, const char *content, size_t length, bool answer) {
+  bool system = !strcmp(role, "system");
+  if (first && !system && chat->default_system)
+    KEDGE_TRY(plain_turn(r, chat->system, chat->default_system, strlen(chat->default_system)));
+  if (system) return plain_turn(r, chat->system, content, length);
+  if (!strcmp(role, "user")) return plain_turn(r, chat->user, content, length);
+  if (strcmp(role, "assistant"))
+    return kedge_fail(KEDGE_ERR_FORMAT,
+                      "role \"%s\": the built-in template %s knows system, user and assistant", role,
+                      chat->name);
+  int8_t span = answer ? KEDGE_SPAN_A : KEDGE_SPAN_Q;
+  KEDGE_TRY(question(r, chat->header));
+  KEDGE_TRY(kedge_rendering_add(r, chat->before, strlen(chat->before), span, answer));
+  KEDGE_TRY(kedge_rendering_add(r, content, length, span, answer));
+  KEDGE_TRY(kedge_rendering_add(r, chat->end, strlen(chat->end), span, answer));
+  return chat->after[0] ? question(r, chat->after) : KEDGE_OK;
+}
