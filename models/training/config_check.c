@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What follows from several keys: effective values, and contradictions that must not pass in silence
+ * (config_internal.h). Checking a checked configuration changes nothing, so that its print loads to the same.
+ */
+#include "models/training/config_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- Learning rate, evaluation, saving
+ * ----------------------------------------------------------------------------- */
+
+static kedge_status check_schedule(kedge_config_loader *loader) {
+  kedge_config *config = loader->config;
+  bool cosine = config->lr_scheduler_type == KEDGE_CONFIG_SCHEDULE_COSINE ||
+                config->lr_scheduler_type == KEDGE_CONFIG_SCHEDULE_COSINE_WITH_MIN_LR;
+  bool absolute = !isnan(config->min_learning_rate), relative = !isnan(config->min_lr_ratio);
+  if (absolute && relative)
+    return kedge__config_conflict(loader, "min_lr_ratio",
+                                  "min_learning_rate is given too; one of them is enough");
+  if (relative) config->min_learning_rate = config->min_lr_ratio * config->learning_rate;
+  config->min_lr_ratio = (double)NAN;
+  const char *floor_key = relative ? "min_lr_ratio" : "min_learning_rate";
+  if (!absolute && !relative) {
+    if (config->lr_scheduler_type == KEDGE_CONFIG_SCHEDULE_COSINE_WITH_MIN_LR)
+      return kedge__config_conflict(loader, "lr_scheduler_type",
+                                    "cosine_with_min_lr needs min_learning_rate or min_lr_ratio");
+    config->min_learning_rate = 0;
+  }
+  if (!cosine && config->min_learning_rate > 0)
+    return kedge__config_conflict(loader, floor_key,
+                                  "only a cosine has a lowest learning rate, see lr_scheduler_type");
+  if (config->min_learning_rate > config->learning_rate)
+    return kedge__config_conflict(loader, floor_key, "over learning_rate");
+  if (config->warmup_steps >= 1 && config->warmup_steps != floor(config->warmup_steps))
+    return kedge__config_conflict(loader, "warmup_steps",
+                                  "expected whole updates, or a part of the run below 1");
+  if (config->warmup_steps > 0 && config->warmup_ratio > 0) {
+    config->warmup_ratio = 0;
+    KEDGE_TRY(kedge__config_note(config, "warmup_ratio is not used: warmup_steps is given"));
+  }
+  bool warms = config->warmup_steps > 0 || config->warmup_ratio > 0;
+  if (config->lr_scheduler_type == KEDGE_CONFIG_SCHEDULE_CONSTANT && warms)
+    return kedge__config_conflict(loader, config->warmup_steps > 0 ? "warmup_steps" : "warmup_ratio",
+                                  "a constant schedule has no warm-up; constant_with_warmup has");
+  if (config->max_steps <= 0) config->max_steps = -1;
+  return KEDGE_OK;
+}
+
+static kedge_status check_evaluation(kedge_config_loader *loader) {
+  kedge_config *config = loader->config;
+  bool data = config->eval_dataset.count > 0 || config->eval_split > 0;
+  if (config->eval_dataset.count && config->eval_split > 0)
+    return kedge__config_conflict(loader, "eval_split", "eval_dataset is given too; one of them is enough");
+  if (config->eval_split >= 1 && config->eval_split != floor(config->eval_split))
+    return kedge__config_conflict(loader, "eval_split", "expected a number of samples, or a part below 1");
+  bool chosen = kedge__config_given(loader, "eval_strategy");
+  if (!chosen && data)
+    config->eval_strategy = !isnan(config->eval_steps) || config->evals_per_epoch
+                                ? KEDGE_CONFIG_STRATEGY_STEPS
+                                : KEDGE_CONFIG_STRATEGY_EPOCH;
+  bool evaluates = config->eval_strategy != KEDGE_CONFIG_STRATEGY_NO;
+  if (evaluates && !data)
+    return kedge__config_conflict(loader, "eval_strategy",
+                                  "no evaluation data: eval_dataset or eval_split is needed");
+  if (config->evals_per_epoch && kedge__config_given(loader, "eval_steps") && !isnan(config->eval_steps) &&
+      kedge__config_given(loader, "evals_per_epoch") && config->eval_steps > 0)
+    return kedge__config_conflict(loader, "evals_per_epoch",
+                                  "eval_steps is given too; one of them is enough");
+  if (config->evals_per_epoch && config->eval_strategy != KEDGE_CONFIG_STRATEGY_STEPS)
+    return kedge__config_conflict(loader, "evals_per_epoch",
+                                  "works with eval_strategy steps and evaluation data");
+  if (config->evals_per_epoch)
+    config->eval_steps = 0;
+  else if (isnan(config->eval_steps))
+    config->eval_steps = config->eval_strategy == KEDGE_CONFIG_STRATEGY_STEPS ? config->logging_steps : 0;
+  if (config->eval_strategy == KEDGE_CONFIG_STRATEGY_STEPS && !config->evals_per_epoch &&
+      config->eval_steps <= 0)
+    return kedge__config_conflict(loader, "eval_steps",
+                                  "evaluation by steps needs a number of updates over 0");
+  return KEDGE_OK;
+}
+
+static kedge_status check_saving(kedge_config_loader *loader) {
+  kedge_config *config = loader->config;
+  if (config->saves_per_epoch) {
+    if (kedge__config_given(loader, "save_steps") && config->save_steps > 0)
+      return kedge__config_conflict(loader, "saves_per_epoch",
+                                    "save_steps is given too; one of them is enough");
+    if (config->save_strategy != KEDGE_CONFIG_STRATEGY_STEPS)
+      return kedge__config_conflict(loader, "saves_per_epoch", "works with save_strategy steps");
+    config->save_steps = 0;
+  }
+  if (config->data_seed == INT64_MIN) config->data_seed = config->seed;
+  if (config->assistant_only_loss && config->completion_only_loss == KEDGE_CONFIG_CHOICE_FALSE)
+    return kedge__config_conflict(
+        loader, "assistant_only_loss",
+        "the loss cannot be on all tokens too: completion_only_loss or train_on_inputs says so");
+  if (!config->strict)
+    KEDGE_TRY(kedge__config_note(config, "strict: false changes nothing; an unknown key is an error"));
+  config->strict = true;
+  return KEDGE_OK;
+}
+
+/* ---- Router
+ * ---------------------------------------------------------------------------------------------------------
+ */
+
+/* One row an intervention: default coefficient (0: has none), whether it chooses the experts, whether it is
+ * an added loss, and the router keys that it reads besides `layers`. */
+static const struct {
+  double coef;
+  bool selects, adds;
+  const char *uses;
+} traits[] = {
+    [KEDGE_CONFIG_ROUTER_NONE] = {0, false, false, ""},
+    [KEDGE_CONFIG_ROUTER_LBL] = {1e-3, false, true, "coef,mask"},
+    [KEDGE_CONFIG_ROUTER_Z_LOSS] = {1e-3, false, true, "coef,mask"},
+    [KEDGE_CONFIG_ROUTER_FREEZE] = {0, false, false, ""},
+    [KEDGE_CONFIG_ROUTER_RPB] = {0, true, false, "beta,prior,eps,clip,gate_source,shuffle,shuffle_seed,span"},
+    [KEDGE_CONFIG_ROUTER_RPB_HARD] = {0, true, false, "prior,eps,clip,shuffle,shuffle_seed,span"},
+    [KEDGE_CONFIG_ROUTER_REPLAY] = {0, true, false, "prior"},
+    [KEDGE_CONFIG_ROUTER_ROUTER_L2] = {1e4, false, true, "coef"},
+    [KEDGE_CONFIG_ROUTER_KL] = {0.1, false, true, "coef,prior,shuffle,shuffle_seed,span,mask"},
+    [KEDGE_CONFIG_ROUTER_KL_TOKEN] = {0.1, false, true, "coef,mask"},
+    [KEDGE_CONFIG_ROUTER_LOGIT_L2] = {1e-3, false, true, "coef,prior,shuffle,shuffle_seed,span,mask"},
+    [KEDGE_CONFIG_ROUTER_LOSS_FREE] = {1e-3, false, false, "coef"},
+};
+
+bool kedge__router_uses(int intervention, const char *key) {
+  return !strcmp(key, "intervention") || !strcmp(key, "layers") ||
+         kedge__config_in_list(traits[intervention].uses, key);
+}
+
+static kedge_config_router *find_router(kedge_config *config, int intervention) {
+  for (size_t i = 0; i < config->router.count; i++)
+    if (config->router.items[i].intervention == intervention) return &config->router.items[i];
+  return NULL;
+}
+
+/* Effective coefficients, and a note for every key that was given and that its intervention does not read. */
+static kedge_status resolve_router(kedge_config_loader *loader, size_t index) {
+  kedge_config_router *router = &loader->config->router.items[index];
+  const char *name = kedge_config_value_name("router.intervention", router->intervention);
+  for (size_t i = 0; i < kedge__router_key_count; i++) {
+    const char *key = kedge__router_keys[i].name;
+    bool given = loader->router_given[index] >> i & 1;
+    if (given && router->intervention != KEDGE_CONFIG_ROUTER_NONE &&
+        !kedge__router_uses(router->intervention, key))
+      KEDGE_TRY(kedge__config_note(loader->config, "router: %s does not use %s", name, key));
+  }
+  if (isnan(router->coef) || !traits[router->intervention].coef)
+    router->coef = traits[router->intervention].coef;
+  return KEDGE_OK;
+}
+
+static bool coef_given(const kedge_config_loader *loader, size_t index) {
+  for (size_t i = 0; i < kedge__router_key_count; i++)
+    if (!strcmp(kedge__router_keys[i].name, "coef")) return loader->router_given[index] >> i & 1;
+  return false;
+}
+
+/* A coefficient key of other tools and the intervention of the same loss must agree; either alone sets the
+ * other. */
+static kedge_status join_coefficient(kedge_config_loader *loader, const char *key, double *coef,
+                                     int intervention) {
+  kedge_config_router *router = find_router(loader->config, intervention);
+  loader->key = key;
+  loader->line = 0;
+  bool given = kedge__config_given(loader, key);
+  if (router && given && !coef_given(loader, (size_t)(router - loader->config->router.items)))
+    router->coef = *coef;
+  if (router && given && *coef != router->coef) {
+    char text[160];
+    snprintf(text, sizeof text, "%g contradicts the router entry %s with coef %g", *coef,
+             kedge_config_value_name("router.intervention", intervention), router->coef);
+    return kedge__config_conflict(loader, key, text);
+  }
+  if (router) {
+    *coef = router->coef;
+    return KEDGE_OK;
+  }
+  if (!(*coef > 0)) return KEDGE_OK;
+  KEDGE_TRY(kedge__config_router_add(loader));
+  router = &loader->config->router.items[loader->config->router.count - 1];
+  router->intervention = intervention;
+  router->coef = *coef;
+  return KEDGE_OK;
+}
+
+static kedge_status join_freeze(kedge_config_loader *loader) {
+  kedge_config *config = loader->config;
+  bool listed = find_router(config, KEDGE_CONFIG_ROUTER_FREEZE) != NULL;
+  loader->key = "freeze_moe_router";
+  loader->line = 0;
+  if (listed && !config->freeze_moe_router && kedge__config_given(loader, "freeze_moe_router"))
+    return kedge__config_conflict(loader, "freeze_moe_router", "false contradicts the router entry freeze");
+  if (config->freeze_moe_router && !listed) {
+    KEDGE_TRY(kedge__config_router_add(loader));
+    kedge_config_router *router = &config->router.items[config->router.count - 1];
+    router->intervention = KEDGE_CONFIG_ROUTER_FREEZE;
+    router->coef = 0;
+  }
+  config->freeze_moe_router = config->freeze_moe_router || listed;
+  return KEDGE_OK;
+}
+
+/* What may stand together (MATH: one that chooses the experts, any added losses, freeze without added
+ * losses). */
+static kedge_status check_pairs(kedge_config_loader *loader) {
+  kedge_config_routers *routers = &loader->config->router;
+  const kedge_config_router *freeze = find_router(loader->config, KEDGE_CONFIG_ROUTER_FREEZE);
+  for (size_t i = 0; i < routers->count; i++) {
+    int one = routers->items[i].intervention;
+    const char *name = kedge_config_value_name("router.intervention", one);
+    char text[200];
+    for (size_t j = 0; j < i; j++) {
+      int other = routers->items[j].intervention;
+      if (one != other && !(traits[one].selects && traits[other].selects)) continue;
+      snprintf(text, sizeof text, "%s and %s together: %s",
+               kedge_config_value_name("router.intervention", other), name,
+               one == other ? "the same twice" : "only one can choose the experts");
+      return kedge__config_conflict(loader, "router", text);
+    }
+    if (freeze && (traits[one].adds || one == KEDGE_CONFIG_ROUTER_LOSS_FREE)) {
+      snprintf(text, sizeof text, "freeze and %s together: %s", name,
+               traits[one].adds ? "the gradient of the added loss would go nowhere"
+                                : "a frozen router's bias does not move");
+      return kedge__config_conflict(loader, "router", text);
+    }
+  }
+  return KEDGE_OK;
+}
+
+static kedge_status check_router(kedge_config_loader *loader) {
+  kedge_config *config = loader->config;
+  for (size_t i = 0; i < config->router.count; i++) KEDGE_TRY(resolve_router(loader, i));
+  for (size_t i = config->router.count; i-- > 0;)
+    if (config->router.items[i].intervention == KEDGE_CONFIG_ROUTER_NONE)
+      kedge__config_router_remove(loader, i);
+  KEDGE_TRY(join_coefficient(loader, "router_aux_loss_coef", &config->router_aux_loss_coef,
+                             KEDGE_CONFIG_ROUTER_LBL));
+  KEDGE_TRY(join_coefficient(loader, "router_z_loss_coef", &config->router_z_loss_coef,
+                             KEDGE_CONFIG_ROUTER_Z_LOSS));
+  KEDGE_TRY(join_freeze(loader));
+  for (size_t i = config->router.count; i-- > 0;) {
+    const kedge_config_router *router = &config->router.items[i];
+    if (!traits[router->intervention].coef || router->coef > 0) continue;
+    KEDGE_TRY(kedge__config_note(config, "router: %s has coef 0 and is left out",
+                                 kedge_config_value_name("router.intervention", router->intervention)));
+    kedge__config_router_remove(loader, i);
+  }
+  return check_pairs(loader);
+}
+
+kedge_status kedge__config_check(kedge_config_loader *loader) {
+  KEDGE_TRY(check_schedule(loader));
+  KEDGE_TRY(check_evaluation(loader));
+  KEDGE_TRY(check_saving(loader));
+  return check_router(loader);
+}
