@@ -16,7 +16,7 @@ static double ceil_product(double a, double b) {
 static uint64_t warmup_updates(const kedge_config *config, uint64_t updates) {
   if (config->warmup_steps >= 1) return (uint64_t)config->warmup_steps;
   double part = config->warmup_steps > 0 ? config->warmup_steps : config->warmup_ratio;
-  return (uint64_t)ceil_product(part, (double)updates);
+  return (uint64_t)ceil((double)updates * part); /* as transformers, rounding errors included */
 }
 
 kedge_status kedge_schedule_init(kedge_schedule *schedule, const kedge_config *config, uint64_t samples,
@@ -79,7 +79,7 @@ double kedge_schedule_epoch(const kedge_schedule *schedule, uint64_t done) {
 uint64_t kedge_schedule_every(const kedge_schedule *schedule, double steps) {
   if (!(steps > 0)) return 0;
   if (steps >= 1) return (uint64_t)steps;
-  return (uint64_t)ceil_product(steps, (double)schedule->updates);
+  return (uint64_t)ceil((double)schedule->updates * steps);
 }
 
 /* Whether update number `done` passed the end of one of `parts` equal parts of an epoch. */

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The program `kedge`: finds the sub-command of commands.def and runs it. */
+#include "models/training/nearest.h"
+#include "tools/cli.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct command {
+  const char *name;
+  int (*run)(int argc, char **argv);
+  const char *summary;
+} command;
+
+static const command commands[] = {
+#define KEDGE_COMMAND(name, function, summary) {name, function, summary},
+#include "tools/commands.def"
+#undef KEDGE_COMMAND
+};
+enum { COMMANDS = sizeof commands / sizeof *commands };
+
+static void print_usage(FILE *out) {
+  fprintf(
+      out,
+      "Usage: kedge COMMAND [OPTIONS]\n\n"
+      "Post-trains mixture-of-experts language models while softly anchoring the router, and measures what\n"
+      "was kept.\n\nCommands:\n");
+  for (size_t i = 0; i < COMMANDS; i++) fprintf(out, "  %-12s %s\n", commands[i].name, commands[i].summary);
+  fprintf(out, "  %-12s %s\n\n", "help", "Explain a command: kedge help COMMAND");
+  fprintf(out,
+          "Options:\n  -h, --help     print this text\n  --version      print the version\n\nExamples:\n");
+  fprintf(out, "  kedge %s\n  kedge help %s\n", commands[0].name, commands[0].name);
+}
+
+static const command *find(const char *name) {
+  for (size_t i = 0; i < COMMANDS; i++)
+    if (!strcmp(commands[i].name, name)) return &commands[i];
+  return NULL;
+}
+
+static int unknown(const char *name) {
+  kedge_nearest nearest = {.word = name};
+  for (size_t i = 0; i < COMMANDS; i++)
+    kedge__nearest_offer(&nearest, commands[i].name, strlen(commands[i].name));
+  kedge__nearest_offer(&nearest, "help", 4);
+  const char *kind = *name == '-' ? "option" : "command";
+  if (nearest.best)
+    fprintf(stderr, "kedge: unknown %s \"%.80s\"; nearest is \"%.*s\"\n", kind, name, (int)nearest.length,
+            nearest.best);
+  else
+    fprintf(stderr, "kedge: unknown %s \"%.80s\"; see `kedge --help`\n", kind, name);
+  return 2;
+}
+
+static int dispatch(int argc, char **argv) {
+  if (argc < 2) {
+    print_usage(stderr);
+    return 2;
+  }
+  const char *name = argv[1];
+  bool help = !strcmp(name, "help");
+  if (!strcmp(name, "--version")) {
+    printf("kedge %s\n", kedge_version());
+    return 0;
+  }
+  if (!strcmp(name, "--help") || !strcmp(name, "-h") || (help && argc == 2)) {
+    print_usage(stdout);
+    return 0;
+  }
+  if (help) name = argv[2];
+  const command *chosen = find(name);
+  if (help && !chosen && (!strcmp(name, "--help") || !strcmp(name, "help"))) {
+    print_usage(stdout);
+    return 0;
+  }
+  if (!chosen) return unknown(name);
+  char *explain[] = {argv[help ? 2 : 1], (char[]){"--help"}, NULL};
+  return help ? chosen->run(2, explain) : chosen->run(argc - 1, argv + 1);
+}
+
+int main(int argc, char **argv) {
+  int code = dispatch(argc, argv);
+  /* A full disk or a closed pipe must not look like success. */
+  errno = 0;
+  if ((fflush(stdout) || ferror(stdout)) && code == 0) {
+    fprintf(stderr, "kedge: standard output: %s\n", errno ? strerror(errno) : "writing failed");
+    return 2;
+  }
+  return code;
+}
