@@ -3,7 +3,7 @@
  *
  * metrics.jsonl and trainer_state.json: form, resuming after any cut, replacing at once. */
 #include "models/training/metrics.h"
-#include "tests/support/run.h"
+#include "tests/support/files.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -16,18 +16,17 @@
 
 #include <cmocka.h>
 
-static char *folder, path[256];
+static char path[512];
+
+static char *read_text(const char *name) {
+  size_t bytes;
+  return test_read(name, &bytes);
+}
 
 static int set_up(void **state) {
   (void)state;
-  folder = test_folder_new();
-  snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
-  return 0;
-}
-
-static int tear_down(void **state) {
-  (void)state;
-  test_folder_free(folder);
+  snprintf(path, sizeof path, "%s", test_path(test_folder(), "metrics.jsonl"));
+  test_remove(path);
   return 0;
 }
 
@@ -36,7 +35,7 @@ static void ok(kedge_status status) {
 }
 
 static void expect_file(const char *want) {
-  char *got = test_file_read(path, NULL);
+  char *got = read_text(path);
   assert_non_null(got);
   assert_string_equal(got, want);
   free(got);
@@ -70,20 +69,20 @@ static void test_line(void **state) {
 static void test_resume(void **state) {
   (void)state;
   write_steps(0, 1, 10);
-  char *whole = test_file_read(path, NULL);
+  char *whole = read_text(path);
   write_steps(5, 6, 10); /* steps 6..10 are written again, not twice */
   expect_file(whole);
   /* Cut anywhere after step 5's line, the resumed file is the same. */
   size_t length = strlen(whole), after_5 = 0;
   for (int lines = 0; lines < 5; after_5++) lines += whole[after_5] == '\n';
   for (size_t cut = after_5; cut <= length; cut++) {
-    test_file_write(path, whole, cut);
+    test_write(path, whole, cut);
     write_steps(5, 6, 10);
     expect_file(whole);
   }
   write_steps(0, 1, 2); /* a new run begins a new file */
   assert_true(strlen(whole) > 100);
-  char *two = test_file_read(path, NULL);
+  char *two = read_text(path);
   assert_memory_equal(two, whole, strlen(two));
   assert_int_equal(two[strlen(two) - 1], '\n');
   free(two);
@@ -96,18 +95,17 @@ static void test_resume_odd(void **state) {
   ok(kedge_metrics_open(path, 7, &metrics)); /* no file yet */
   ok(kedge_metrics_close(metrics));
   static const char odd[] = "{\"note\": 1}\n\n{\"step\": 9}\n{\"step\": 2}\n\0\0\0\n";
-  test_file_write(path, odd, sizeof odd - 1); /* zeros where the disk lost the last line */
+  test_write(path, odd, sizeof odd - 1); /* zeros where the disk lost the last line */
   ok(kedge_metrics_open(path, 7, &metrics));
   ok(kedge_metrics_close(metrics));
   expect_file("{\"note\": 1}\n{\"step\": 2}\n");
   static const char bad[] = "{\"step\": 1}\n[1]\n{\"step\": 2}\n";
-  test_file_write(path, bad, sizeof bad - 1);
+  test_write(path, bad, sizeof bad - 1);
   assert_int_equal(kedge_metrics_open(path, 7, &metrics), KEDGE_ERR_FORMAT);
   assert_non_null(strstr(kedge_message(), "metrics.jsonl:2: "));
   assert_null(metrics);
   expect_file(bad); /* untouched */
-  char missing[160];
-  snprintf(missing, sizeof missing, "%s/no/metrics.jsonl", folder);
+  const char *missing = test_path(test_folder(), "no/metrics.jsonl");
   assert_int_equal(kedge_metrics_open(missing, 0, &metrics), KEDGE_ERR_IO);
   assert_non_null(strstr(kedge_message(), missing));
 }
@@ -128,8 +126,7 @@ static void test_full_disk(void **state) {
 static void test_state(void **state) {
   (void)state;
   kedge_trainer_state *made, *read;
-  char file[160];
-  snprintf(file, sizeof file, "%s/trainer_state.json", folder);
+  const char *file = test_path(test_folder(), "trainer_state.json");
   ok(kedge_trainer_state_new(&made));
   ok(kedge_trainer_state_set(made, "global_step", 20));
   ok(kedge_trainer_state_set(made, "epoch", 0.1));
@@ -142,7 +139,7 @@ static void test_state(void **state) {
   ok(kedge_trainer_state_log(made, 30, 0.15, log, 3)); /* beyond global_step: dropped when read */
   ok(kedge_trainer_state_save(made, file));
   kedge_trainer_state_free(made);
-  char *text = test_file_read(file, NULL);
+  char *text = read_text(file);
   assert_non_null(strstr(text, "\"learning_rate\": 2e-05"));
   json_t *json = json_loads(text, 0, NULL);
   free(text);
@@ -182,8 +179,6 @@ static void test_state(void **state) {
   assert_true(value == 0.1);
   assert_int_equal(kedge_trainer_state_get(read, "trial_name", &value), KEDGE_ERR_FORMAT);
   kedge_trainer_state_free(read);
-  snprintf(path, sizeof path, "%s.tmp", file);
-  assert_int_not_equal(access(path, F_OK), 0);
 }
 
 static void test_state_refused(void **state) {
@@ -199,7 +194,7 @@ static void test_state_refused(void **state) {
                                     "{\"global_step\": 1, \"global_step\": 2, \"log_history\": []}"};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     kedge_trainer_state *read;
-    test_file_write(path, bad[i], strlen(bad[i]));
+    test_write(path, bad[i], strlen(bad[i]));
     if (kedge_trainer_state_load(path, &read) != KEDGE_ERR_FORMAT) fail_msg("accepted: %s", bad[i]);
     assert_null(read);
   }
@@ -209,7 +204,7 @@ static void test_state_refused(void **state) {
 static void test_memory(void **state) {
   (void)state;
   write_steps(0, 1, 3);
-  char *before = test_file_read(path, NULL);
+  char *before = read_text(path);
   for (uint64_t nth = 1;; nth++) {
     kedge_metrics *metrics;
     kedge_alloc_fail_nth(nth);
@@ -224,7 +219,7 @@ static void test_memory(void **state) {
 }
 
 int main(void) {
-#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+#define TEST(f) cmocka_unit_test_setup(f, set_up)
   const struct CMUnitTest tests[] = {TEST(test_line),      TEST(test_resume), TEST(test_resume_odd),
                                      TEST(test_full_disk), TEST(test_state),  TEST(test_state_refused),
                                      TEST(test_memory)};

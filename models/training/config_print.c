@@ -19,7 +19,8 @@ static void put_real(FILE *out, double value) {
 
 /* A word that YAML reads as the same string without quotes. */
 static bool is_plain(const char *text) {
-  static const char *const reserved[] = {"null", "Null", "NULL", "true", "false", "yes", "no", "on", "off", "y", "n"};
+  static const char *const reserved[] = {"null", "Null", "NULL", "true", "false", "yes",
+                                         "no",   "on",   "off",  "y",    "n"};
   for (size_t i = 0; i < sizeof reserved / sizeof *reserved; i++)
     if (!strcmp(text, reserved[i])) return false;
   bool starts =

@@ -2,8 +2,8 @@
  * metrics.jsonl (metrics.h). The trainer state is in trainer_state.c; replacing a file at once is in
  * replace.c. */
 #include "models/training/metrics.h"
+#include "models/checkpoint/atomic.h"
 #include "models/training/number.h"
-#include "models/training/replace.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -28,7 +28,7 @@ static int keeps(const char *line, size_t length, uint64_t resume_step) {
 
 /* Copies the lines to keep. A line is complete if it ends in a newline; the last one may be cut off anywhere.
  */
-static kedge_status copy_lines(const char *path, FILE *from, FILE *to, uint64_t resume_step) {
+static kedge_status copy_lines(const char *path, FILE *from, kedge_outfile *to, uint64_t resume_step) {
   char *line = NULL;
   size_t capacity = 0;
   kedge_status status = KEDGE_OK;
@@ -47,8 +47,8 @@ static kedge_status copy_lines(const char *path, FILE *from, FILE *to, uint64_t 
     if (kept < 0)
       status =
           kedge_fail(KEDGE_ERR_FORMAT, "%s:%llu: expected a JSON object", path, (unsigned long long)number);
-    else if (kept && fwrite(line, 1, (size_t)length, to) != (size_t)length)
-      status = kedge_fail(KEDGE_ERR_IO, "%s: %s", path, strerror(errno));
+    else if (kept)
+      status = kedge_outfile_write(to, line, (uint64_t)length);
   }
   free(line);
   return status;
@@ -58,10 +58,15 @@ static kedge_status keep_until(const char *path, uint64_t resume_step) {
   FILE *from = fopen(path, "rb");
   if (!from && errno == ENOENT) return KEDGE_OK;
   if (!from) return kedge_fail(KEDGE_ERR_IO, "%s: %s", path, strerror(errno));
-  kedge_replace replace;
-  kedge_status status = kedge__replace_begin(&replace, path);
-  if (status == KEDGE_OK)
-    status = kedge__replace_end(&replace, copy_lines(path, from, replace.file, resume_step));
+  kedge_outfile *to;
+  kedge_status status = kedge_outfile_open(path, &to);
+  if (status == KEDGE_OK) {
+    status = copy_lines(path, from, to, resume_step);
+    if (status == KEDGE_OK)
+      status = kedge_outfile_commit(to);
+    else
+      kedge_outfile_discard(to);
+  }
   fclose(from);
   return status;
 }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * trainer_state.json of a checkpoint (metrics.h). Unknown keys of a file that another tool wrote are kept. */
+#include "models/checkpoint/atomic.h"
 #include "models/training/metrics.h"
 #include "models/training/number.h"
-#include "models/training/replace.h"
 
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct kedge_trainer_state {
@@ -115,11 +116,17 @@ static void put(FILE *out, json_t *value, int indent) {
 }
 
 kedge_status kedge_trainer_state_save(const kedge_trainer_state *state, const char *path) {
-  kedge_replace replace;
-  KEDGE_TRY(kedge__replace_begin(&replace, path));
-  put(replace.file, state->root, 0);
-  fputc('\n', replace.file);
-  return kedge__replace_end(&replace, KEDGE_OK);
+  char *text = NULL;
+  size_t size = 0;
+  FILE *out = open_memstream(&text, &size);
+  if (!out) return no_memory();
+  put(out, state->root, 0);
+  fputc('\n', out);
+  bool whole = !ferror(out);
+  whole = fclose(out) == 0 && whole;
+  kedge_status status = whole ? kedge_file_write(path, text, size) : no_memory();
+  free(text);
+  return status;
 }
 
 /* ---- Reading
