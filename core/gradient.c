@@ -42,12 +42,16 @@ static kedge_value through_view(tape *t, kedge_value view, kedge_value grad) {
       placed = kedge_reshape(g, grad, 2, (uint32_t[]){1, count});
       placed = kedge_place(g, placed, (uint32_t)v.offset, total);
     }
-  } else if ((uint64_t)rows * v.pitch == total && v.offset < v.pitch) {
-    placed = kedge_reshape(g, grad, 2, (uint32_t[]){rows, cols});
-    placed = kedge_place(g, placed, (uint32_t)v.offset, v.pitch);
-  } else {
-    return kedge__graph_fail(g, KEDGE_ERR_UNSUPPORTED, "no gradient through a window of a part of %s",
-                             kedge_value_name(g, v.base));
+    return placed;
+  }
+  /* Whole rows of the window's pitch that lie inside the base: from its offset on, or as near as they fit. */
+  uint32_t whole = rows * v.pitch, start = (uint32_t)v.offset;
+  if (start > total - whole) start = total - whole;
+  placed = kedge_reshape(g, grad, 2, (uint32_t[]){rows, cols});
+  placed = kedge_place(g, placed, (uint32_t)v.offset - start, v.pitch);
+  if (whole != total) {
+    placed = kedge_reshape(g, placed, 2, (uint32_t[]){1, whole});
+    placed = kedge_place(g, placed, start, total);
   }
   return placed;
 }
