@@ -32,7 +32,13 @@
  * Byte-level BPE: bytes are ids 0..255, then the merged tokens below, then the added ones. */
 
 enum { NO = 256, KNO, SPACE_NO, BOS, EOS, IM_START, IM_END };
-enum { WITH_BOS = 1, WITHOUT_CHAT = 2, WITHOUT_EOS = 4 };
+enum { WITH_BOS = 1, WITHOUT_CHAT = 2, WITHOUT_EOS = 4, MOONLIGHT = 8, DEEPSEEK = 16 };
+#define DEEPSEEK_BOS                                                                                         \
+  "<\xef\xbd\x9c"                                                                                            \
+  "begin\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"
+#define DEEPSEEK_EOS                                                                                         \
+  "<\xef\xbd\x9c"                                                                                            \
+  "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"
 
 /* The character that stands for a byte in a byte-level vocabulary. */
 static void byte_character(int byte, char *out) {
@@ -71,9 +77,13 @@ static json_t *make_vocabulary(void) {
 }
 
 static kedge_tokenizer *make_tokenizer(int flags) {
-  static const char *const names[] = {"<s>", "</s>", "<|im_start|>", "<|im_end|>"};
+  static const char *const chatml[] = {"<s>", "</s>", "<|im_start|>", "<|im_end|>", NULL};
+  static const char *const moonlight[] = {
+      "<s>", "</s>", "<|im_end|>", "<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>", NULL};
+  static const char *const deepseek[] = {DEEPSEEK_BOS, DEEPSEEK_EOS, NULL};
+  const char *const *names = flags & MOONLIGHT ? moonlight : flags & DEEPSEEK ? deepseek : chatml;
   json_t *added = json_array();
-  for (int i = 0; i < (flags & WITHOUT_CHAT ? 2 : 4); i++)
+  for (int i = 0; names[i] && !(i >= 2 && flags & WITHOUT_CHAT); i++)
     json_array_append_new(added, json_pack("{s:i,s:s,s:b,s:b,s:b,s:b,s:b}", "id", BOS + i, "content",
                                            names[i], "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized",
                                            0, "special", 1));
@@ -81,10 +91,10 @@ static kedge_tokenizer *make_tokenizer(int flags) {
   if (flags & WITH_BOS)
     post = json_pack("{s:s,s:[{s:{s:s,s:i}},{s:{s:s,s:i}}],s:[{s:{s:s,s:i}},{s:{s:s,s:i}},{s:{s:s,s:i}}],s:{"
                      "s:{s:s,s:[i],s:[s]}}}",
-                     "type", "TemplateProcessing", "single", "SpecialToken", "id", "<s>", "type_id", 0,
-                     "Sequence", "id", "A", "type_id", 0, "pair", "SpecialToken", "id", "<s>", "type_id", 0,
-                     "Sequence", "id", "A", "type_id", 0, "Sequence", "id", "B", "type_id", 1,
-                     "special_tokens", "<s>", "id", "<s>", "ids", BOS, "tokens", "<s>");
+                     "type", "TemplateProcessing", "single", "SpecialToken", "id", names[0], "type_id", 0,
+                     "Sequence", "id", "A", "type_id", 0, "pair", "SpecialToken", "id", names[0], "type_id",
+                     0, "Sequence", "id", "A", "type_id", 0, "Sequence", "id", "B", "type_id", 1,
+                     "special_tokens", names[0], "id", names[0], "ids", BOS, "tokens", names[0]);
   json_t *model =
       json_pack("{s:s,s:n,s:n,s:n,s:n,s:b,s:b,s:b,s:o,s:[s,s,s]}", "type", "BPE", "dropout", "unk_token",
                 "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0, "byte_fallback", 0,
@@ -96,8 +106,8 @@ static kedge_tokenizer *make_tokenizer(int flags) {
                            post, "decoder", stage, "model", model);
   assert_non_null(file);
   write_file("tokenizer.json", file);
-  json_t *config = json_pack("{s:s,s:b}", "bos_token", "<s>", "add_bos_token", (flags & WITH_BOS) != 0);
-  if (!(flags & WITHOUT_EOS)) json_object_set_new(config, "eos_token", json_string("</s>"));
+  json_t *config = json_pack("{s:s,s:b}", "bos_token", names[0], "add_bos_token", (flags & WITH_BOS) != 0);
+  if (!(flags & WITHOUT_EOS)) json_object_set_new(config, "eos_token", json_string(names[1]));
   write_file("tokenizer_config.json", config);
   kedge_tokenizer *tokenizer;
   assert_ok(kedge_tokenizer_open(test_folder(), NULL, &tokenizer));
@@ -233,6 +243,89 @@ static void chat_turns(void **state) {
   o.chat_template = "jinja";
   check_refuses("{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}", &o, KEDGE_ERR_ARGUMENT, "jinja");
   kedge_tokenizer_free(plain);
+}
+
+/* A conversation as text, a { before an answer and a } behind it. */
+static void check_conversation(int flags, const char *name, const char *expected) {
+  kedge_tokenizer *tokenizer = make_tokenizer(flags);
+  kedge_dataset_options o = {.tokenizer = tokenizer, .eos = -1, .chat_template = name};
+  kedge_dataset *d = read_text(
+      "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"},"
+      "{\"role\":\"user\",\"content\":\"c\"},{\"role\":\"assistant\",\"content\":\"d\"}]}",
+      &o);
+  char shown[512] = "";
+  for (uint64_t t = 0; t < d->offsets[1]; t++) {
+    char *text;
+    size_t length;
+    assert_ok(kedge_tokenizer_decode(tokenizer, d->ids + t, 1, false, &text, &length));
+    if (d->spans[t] && !d->spans[t - 1]) strcat(shown, "{");
+    if (t && !d->spans[t] && d->spans[t - 1]) strcat(shown, "}");
+    strcat(shown, text);
+    assert_int_equal(d->trained[t], d->spans[t]);
+    kedge_free(text);
+  }
+  assert_string_equal(shown, expected);
+  kedge_dataset_free(d);
+  kedge_tokenizer_free(tokenizer);
+}
+
+static void chat_templates(void **state) {
+  check_conversation(0, "chatml",
+                     "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n{b<|im_end|>}\n"
+                     "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n{d<|im_end|>}\n");
+  check_conversation(
+      MOONLIGHT, NULL,
+      "<|im_system|>system<|im_middle|>You are a helpful assistant<|im_end|>"
+      "<|im_user|>user<|im_middle|>a<|im_end|><|im_assistant|>assistant<|im_middle|>{b<|im_end|>}"
+      "<|im_user|>user<|im_middle|>c<|im_end|><|im_assistant|>assistant<|im_middle|>{d<|im_end|>");
+  check_conversation(DEEPSEEK | WITH_BOS, "auto",
+                     DEEPSEEK_BOS "User: a\n\nAssistant:{ b" DEEPSEEK_EOS
+                                  "}User: c\n\nAssistant:{ d" DEEPSEEK_EOS);
+  /* The opening of a training sample, for generation. */
+  kedge_dataset_options o = {.tokenizer = *state, .eos = -1};
+  const kedge_chat_template *chat;
+  kedge_rendering rendering = {0};
+  int32_t *ids;
+  size_t count;
+  assert_ok(kedge_chat_template_choose(NULL, *state, &chat));
+  assert_ok(kedge_chat_render(&rendering, chat, true, "user", "a", 1, false));
+  assert_ok(kedge_chat_render_header(&rendering, chat));
+  assert_ok(kedge_dataset_encode(&o, &rendering, &ids, &count));
+  kedge_dataset *d = read_text("{\"prompt\":[{\"role\":\"user\",\"content\":\"a\"}],"
+                               "\"completion\":[{\"role\":\"assistant\",\"content\":\"b\"}]}",
+                               &o);
+  assert_true(count < d->offsets[1] && d->spans[count] == KEDGE_SPAN_A &&
+              d->spans[count - 1] == KEDGE_SPAN_Q);
+  assert_memory_equal(ids, d->ids, count * sizeof *ids);
+  kedge_free(ids);
+  kedge_rendering_destroy(&rendering);
+  kedge_dataset_free(d);
+}
+
+/* Several files, each of its own format; samples keep file and line. */
+static void several_files(void **state) {
+  kedge_dataset_options o = {.tokenizer = *state, .eos = -1};
+  const char *paths[2] = {test_path(test_folder(), "a.jsonl"), test_path(test_folder(), "b.json")};
+  test_write_text(paths[0], "{\"text\":\"ab\"}\n\n{\"text\":\"c\"}");
+  test_write_text(paths[1], "[\n{\"instruction\":\"q\",\"output\":\"a\"}]");
+  kedge_dataset *d;
+  assert_ok(kedge_dataset_read(paths, NULL, 2, &o, &d));
+  assert_int_equal(d->count, 3);
+  assert_int_equal(d->file_count, 2);
+  check_show(d, 1, "c$'");
+  check_show(d, 2, "q|a'$'");
+  assert_int_equal(d->lines[1], 3);
+  assert_int_equal(d->lines[2], 2);
+  assert_int_equal(d->files[1], 0);
+  assert_int_equal(d->files[2], 1);
+  assert_string_equal(d->file_names[1], paths[1]);
+  assert_int_equal(d->sample_ids[2], 2);
+  kedge_dataset_free(d);
+  assert_int_equal(kedge_dataset_read(paths, (const char *[]){"text", "text"}, 2, &o, &d), KEDGE_ERR_FORMAT);
+  assert_message("b.json:2: \"text\": expected a string, got nothing");
+  assert_ok(kedge_dataset_read(paths, (const char *[]){"completion", "alpaca"}, 2, &o, &d));
+  kedge_dataset_free(d);
+  assert_int_equal(kedge_dataset_read((const char *[]){"absent.jsonl"}, NULL, 1, &o, &d), KEDGE_ERR_IO);
 }
 
 /* Spans come from where a token was encoded, also where the answer's text stands in the question, or across
@@ -483,6 +576,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(formats),
       cmocka_unit_test(chat_turns),
+      cmocka_unit_test(chat_templates),
+      cmocka_unit_test(several_files),
       cmocka_unit_test(spans_by_construction),
       cmocka_unit_test(empty_parts),
       cmocka_unit_test(bos_once),

@@ -72,6 +72,10 @@ void kedge_dataset_free(kedge_dataset *dataset);
  */
 kedge_status kedge_dataset_encode_prompt(const kedge_dataset_options *options, const char *prompt,
                                          size_t length, int32_t **ids, size_t *count);
+/* The same for anything rendered, such as chat turns and the header of the answer to generate (template.h).
+ */
+kedge_status kedge_dataset_encode(const kedge_dataset_options *options, const kedge_rendering *rendering,
+                                  int32_t **ids, size_t *count);
 
 /* Building from ids. add() cuts at max_length; a sample without a supervised token is counted and left out:
  * *kept tells. A first token is never a target (nothing predicts it). finish() computes the hash and hands

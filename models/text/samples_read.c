@@ -80,22 +80,30 @@ static kedge_status encode(const kedge_dataset_options *o, const kedge_rendering
   return KEDGE_OK;
 }
 
-kedge_status kedge_dataset_encode_prompt(const kedge_dataset_options *options, const char *prompt,
-                                         size_t length, int32_t **ids, size_t *count) {
+kedge_status kedge_dataset_encode(const kedge_dataset_options *options, const kedge_rendering *rendering,
+                                  int32_t **ids, size_t *count) {
   *ids = NULL;
   *count = 0;
-  kedge_rendering rendering = {0};
   tokens t = {0};
-  kedge_status status = kedge_prompt_template_check(options->prompt_template);
-  if (status == KEDGE_OK) status = kedge_prompt_render(&rendering, options->prompt_template, prompt, length);
-  if (status == KEDGE_OK) status = encode(options, &rendering, &t);
-  if (status == KEDGE_OK && !t.ids) status = tokens_reserve(&t, 1);
+  kedge_status status = tokens_reserve(&t, 1);
+  if (status == KEDGE_OK) status = encode(options, rendering, &t);
   if (status == KEDGE_OK) {
     *ids = t.ids;
     *count = t.count;
     t.ids = NULL;
   }
   tokens_destroy(&t);
+  return status;
+}
+
+kedge_status kedge_dataset_encode_prompt(const kedge_dataset_options *options, const char *prompt,
+                                         size_t length, int32_t **ids, size_t *count) {
+  *ids = NULL;
+  *count = 0;
+  kedge_rendering rendering = {0};
+  kedge_status status = kedge_prompt_template_check(options->prompt_template);
+  if (status == KEDGE_OK) status = kedge_prompt_render(&rendering, options->prompt_template, prompt, length);
+  if (status == KEDGE_OK) status = kedge_dataset_encode(options, &rendering, ids, count);
   kedge_rendering_destroy(&rendering);
   return status;
 }
