@@ -362,9 +362,10 @@ static void hash_is_of_contents(void **state) {
   static const kedge_st_spec kinds[] = {{"a", KEDGE_ST_U8, 1, {4}},
                                         {"a", KEDGE_ST_I8, 1, {4}},
                                         {"a", KEDGE_ST_U8, 2, {2, 2}},
+                                        {"a", KEDGE_ST_U8, 2, {4, 1}},
                                         {"b", KEDGE_ST_U8, 1, {4}}};
-  char hashes[4][KEDGE_HASH_TEXT];
-  for (int i = 0; i < 4; i++) {
+  char hashes[5][KEDGE_HASH_TEXT];
+  for (int i = 0; i < 5; i++) {
     kedge_st_spec spec = kinds[i], named_a = spec;
     named_a.name = "a";
     assert_int_equal(

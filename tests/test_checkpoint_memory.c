@@ -30,7 +30,7 @@ static void *json_alloc(size_t bytes) {
 }
 
 static kedge_status all(void) {
-  kedge_checkpoint *checkpoint = NULL;
+  kedge_checkpoint *checkpoint = NULL, *single = NULL;
   kedge_directory *directory = NULL;
   kedge_notes notes = {0};
   kedge_hf_config config = {0};
@@ -38,6 +38,9 @@ static kedge_status all(void) {
   char text[KEDGE_HASH_TEXT];
   KEDGE_GOTO(kedge_hf_config_load(model, &config), status, done);
   KEDGE_GOTO(kedge_checkpoint_open(model, &checkpoint), status, done);
+  const kedge_notes *said = kedge_checkpoint_notes(checkpoint);
+  for (uint32_t i = 0; i < said->count; i++) assert_true(strlen(said->items[i]));
+  KEDGE_GOTO(kedge_checkpoint_open(test_path(model, "x.safetensors"), &single), status, done);
   KEDGE_GOTO(kedge_hash_checkpoint(checkpoint, text), status, done);
   KEDGE_GOTO(kedge_hash_file(test_path(model, "config.json"), text), status, done);
   KEDGE_GOTO(kedge_directory_begin(saved, true, &directory), status, done);
@@ -47,6 +50,7 @@ static kedge_status all(void) {
   directory = NULL;
 done:
   kedge_directory_discard(directory);
+  kedge_checkpoint_close(single);
   kedge_checkpoint_close(checkpoint);
   kedge_hf_config_destroy(&config);
   kedge_notes_destroy(&notes);
