@@ -36,7 +36,9 @@ static void remove_root(void) {
 const char *test_folder(void) {
   if (root[0]) return root;
   const char *base = getenv("TMPDIR");
-  snprintf(root, sizeof root, "%s/kedge-test-XXXXXX", base && *base ? base : "/tmp");
+  /* Memory is faster than a disk that is synced a thousand times. */
+  if (!base || !*base) base = access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm";
+  snprintf(root, sizeof root, "%s/kedge-test-XXXXXX", base);
   if (!mkdtemp(root)) fail_msg("%s: %s", root, strerror(errno));
   owner = getpid();
   atexit(remove_root);

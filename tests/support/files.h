@@ -8,7 +8,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* A fresh folder under TMPDIR (or /tmp), removed with its contents when the program ends. Static string. */
+/* A fresh folder under TMPDIR, /dev/shm or /tmp, removed with its contents when the program ends. Static
+ * string. */
 const char *test_folder(void);
 /* A path in a static ring of buffers, valid for the next 16 calls: "<a>/<b>". */
 const char *test_path(const char *a, const char *b);
