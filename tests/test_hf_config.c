@@ -299,6 +299,7 @@ static void not_allowed(void **state) {
       {WITH("\"num_experts\":4,\"num_local_experts\":5"), "contradict"},
       {WITH("\"num_experts\":4"), "key \"num_experts_per_tok\": expected 1 to the 4 experts, got 8"},
       {WITH("\"intermediate_size\":100000000"), "key \"intermediate_size\""},
+      {WITH("\"max_position_embeddings\":2147483648"), "from 1 to 2147483647, got 2147483648"},
       {WITH("\"intermediate_size\":9223372036854775807"), "got 9223372036854775807"},
       {WITH("\"num_key_value_heads\":3"), "key \"num_key_value_heads\": expected a divisor"},
       {WITH("\"head_dim\":15"), "key \"head_dim\": expected an even number, got 15"},

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <cmocka.h>
 
@@ -204,6 +205,8 @@ static void hostile_headers(void **state) {
   }
   assert_int_equal(kedge_st_open(test_folder(), &file), KEDGE_ERR_IO);
   assert_int_equal(kedge_st_open("/dev/null", &file), KEDGE_ERR_IO);
+  assert_int_equal(mkfifo(test_path(test_folder(), "pipe"), 0600), 0);
+  assert_int_equal(kedge_st_open(test_path(test_folder(), "pipe"), &file), KEDGE_ERR_IO);
   assert_int_equal(kedge_st_open(test_path(test_folder(), "absent"), &file), KEDGE_ERR_IO);
 }
 

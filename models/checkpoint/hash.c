@@ -72,7 +72,7 @@ kedge_status kedge_hash_checkpoint(const kedge_checkpoint *checkpoint, char text
 
 kedge_status kedge_hash_file(const char *path, char text[KEDGE_HASH_TEXT]) {
   enum { PIECE = 1 << 18 };
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return kedge_fail(KEDGE_ERR_IO, "%s: %s", path, strerror(errno));
   kedge_status status = KEDGE_OK;
   kedge_hash *hash = kedge_hash_new();

@@ -126,8 +126,8 @@ static kedge_status number(const reader *in, const char *key, const json_t *valu
                            double max, double *result) {
   *result = 0;
   char expected[96];
-  snprintf(expected, sizeof expected, "%s from %.9g to %.9g", kind_ == WHOLE ? "an integer" : "a number", min,
-           max);
+  snprintf(expected, sizeof expected, "%s from %.10g to %.10g", kind_ == WHOLE ? "an integer" : "a number",
+           min, max);
   if (!(kind_ == WHOLE ? json_is_integer(value) : json_is_number(value)))
     return wrong(in, KEDGE_ERR_FORMAT, key, expected, value);
   *result = json_number_value(value);

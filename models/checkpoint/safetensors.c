@@ -268,7 +268,8 @@ static kedge_status read_header(kedge_st_file *file) {
  * --------------------------------------------------------------------------------------------- */
 
 static kedge_status map_file(kedge_st_file *file) {
-  int fd = open(file->path, O_RDONLY | O_CLOEXEC);
+  /* Without blocking: opening a pipe must not wait for a writer. */
+  int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return kedge_fail(KEDGE_ERR_IO, "%s: %s", file->path, strerror(errno));
   kedge_status status = KEDGE_OK;
   struct stat info;
