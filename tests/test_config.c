@@ -4,9 +4,9 @@
  * The configuration: every key and alias, every kind of mistake, other dialects, overrides, router forms, the
  * print that loads to itself, and files that mean harm. */
 #include "models/training/config_internal.h"
+#include "tests/support/configs.h"
 #include "tests/support/files.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,57 +14,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-/* ---- Helpers
- * -------------------------------------------------------------------------------------------------------- */
-
-static void load(kedge_config *config, const char *text) {
-  if (kedge_config_parse(config, "run.yaml", text, strlen(text), NULL, 0))
-    fail_msg("%s: %s", text, kedge_message());
-}
-
-static void load_with(kedge_config *config, const char *text, const char *const *overrides, size_t count) {
-  if (kedge_config_parse(config, "run.yaml", text, strlen(text), overrides, count))
-    fail_msg("%s", kedge_message());
-}
-
-static void expect_message(const char *input, kedge_status status, const char *message) {
-  if (status == KEDGE_OK) fail_msg("accepted: %s", input);
-  if (!strstr(kedge_message(), message))
-    fail_msg("%s: \"%s\" does not say \"%s\"", input, kedge_message(), message);
-}
-
-static void refuse(const char *text, const char *message) {
-  kedge_config config;
-  expect_message(text, kedge_config_parse(&config, "run.yaml", text, strlen(text), NULL, 0), message);
-}
-
-static void refuse_override(const char *text, const char *override, const char *message) {
-  kedge_config config;
-  expect_message(override, kedge_config_parse(&config, "run.yaml", text, strlen(text), &override, 1),
-                 message);
-}
-
-/* The print loads, and its print is the same; so is the JSON, which must be JSON. */
-static void expect_round_trip(const kedge_config *config) {
-  char *yaml = kedge_config_yaml(config), *json = kedge_config_json(config);
-  assert_non_null(yaml);
-  kedge_config again;
-  if (kedge_config_parse(&again, "print", yaml, strlen(yaml), NULL, 0))
-    fail_msg("%s in\n%s", kedge_message(), yaml);
-  char *yaml_again = kedge_config_yaml(&again), *json_again = kedge_config_json(&again);
-  assert_string_equal(yaml_again, yaml);
-  assert_string_equal(json_again, json);
-  assert_int_equal(again.notes.count, 0);
-  json_t *parsed = json_loads(json, JSON_REJECT_DUPLICATES, NULL);
-  if (!parsed) fail_msg("no JSON: %s", json);
-  json_decref(parsed);
-  kedge_config_destroy(&again);
-  kedge_free(yaml);
-  kedge_free(yaml_again);
-  kedge_free(json);
-  kedge_free(json_again);
-}
 
 static bool has_line(const kedge_config *config, const char *line) {
   char *yaml = kedge_config_yaml(config);
@@ -119,8 +68,8 @@ static char *print_of(const char *name, const char *value, const char *more) {
   else
     snprintf(text, sizeof text, "%s%s: %s\n", more, name, value);
   kedge_config config;
-  load(&config, text);
-  expect_round_trip(&config);
+  test_config_load(&config, text);
+  test_config_round_trip(&config);
   char *yaml = kedge_config_yaml(&config);
   kedge_config_destroy(&config);
   return yaml;
@@ -137,7 +86,8 @@ static void test_aliases(void **state) {
       continue;
     const char *more, *value = sample_of(key, &more);
     char *own = print_of(key->name, value, more);
-    bool only_default = !strcmp(key->name, "optim") || !strcmp(key->name, "strict");
+    bool only_default =
+        !strcmp(key->name, "optim") || !strcmp(key->name, "packing_strategy") || !strcmp(key->name, "strict");
     if (!only_default && !strcmp(own, plain)) fail_msg("%s: %s changes nothing", key->name, value);
     keys++;
     for (const char *at = key->aliases; *at;) {
@@ -176,7 +126,7 @@ static void test_table(void **state) {
     }
   }
   kedge_config config;
-  load(&config, "");
+  test_config_load(&config, "");
   assert_true(config.learning_rate == 2e-5 && config.num_train_epochs == 3 && config.max_grad_norm == 1);
   assert_int_equal(config.per_device_train_batch_size, 8);
   assert_int_equal(config.max_length, 1024);
@@ -184,7 +134,7 @@ static void test_table(void **state) {
   assert_true(config.adam_beta2 == 0.999 && config.adam_epsilon == 1e-8 && config.shuffle_dataset);
   assert_int_equal(config.data_seed, 42);
   assert_int_equal(config.router.count, 0);
-  expect_round_trip(&config);
+  test_config_round_trip(&config);
   kedge_config_destroy(&config);
   char *help = kedge_config_help();
   for (size_t i = 0; i < kedge__config_key_count; i++)
@@ -195,59 +145,61 @@ static void test_table(void **state) {
 
 static void test_errors(void **state) {
   (void)state;
-  refuse("a: 1\n", "run.yaml:1: key \"a\": unknown");
-  refuse("seed: 1\n\nlerning_rate: 1e-5\n",
-         "run.yaml:3: key \"lerning_rate\": unknown; nearest is \"learning_rate\"");
-  refuse("micro_batchsize: 1", "nearest is \"micro_batch_size\"");
-  refuse("lr_scheduler_kwargs: {min_lrr: 1}", "nearest is \"lr_scheduler_kwargs.min_lr\"");
-  refuse("lr_scheduler_kwargs: 3", "key \"lr_scheduler_kwargs\": expected a mapping");
-  refuse("max_length: 3.5", "run.yaml:1: key \"max_length\": expected a whole number, came \"3.5\"");
-  refuse("max_length: 1e3", "expected a whole number");
-  refuse("max_length: many", "expected a number, came \"many\"");
-  refuse("max_length: 99999999999999999999", "key \"max_length\": ");
-  refuse("max_length: 1", "1 is outside [2, 1048576]");
-  refuse("max_length: [1]", "expected a whole number, came a list");
-  refuse("max_length: {a: 1}", "expected a whole number, came a mapping");
-  refuse("gradient_accumulation_steps: 0", "0 is outside [1, ");
-  refuse("learning_rate: fast", "expected a number, came \"fast\"");
-  refuse("learning_rate: .nan", "expected a finite number");
-  refuse("learning_rate: NaN", "expected a finite number");
-  refuse("learning_rate: .inf", "expected a finite number");
-  refuse("learning_rate: -Infinity", "expected a finite number");
-  refuse("learning_rate: 1e999", "too large");
-  refuse("learning_rate: 0x10", "expected a number");
-  refuse("learning_rate: -1e-5", "outside");
-  refuse("adam_beta1: 1", "1 is outside [0, 1)");
-  refuse("num_train_epochs: 0", "0 is outside (0, ");
-  refuse("packing: maybe", "expected true or false, came \"maybe\"");
-  refuse("packing: 2", "expected true or false");
-  refuse("save_steps: 2.5", "whole number of updates");
-  refuse("save_steps: -1", "outside");
-  refuse("lr_scheduler_type: cosin", "nearest is \"cosine\"");
-  refuse("report_to: tensorboard", "not one of jsonl, none");
-  refuse("report_to: [jsonl, none]", "expected a word, came a list");
-  refuse("optim: adamw_bnb_8bit", "not one of adamw");
-  refuse("dtype: fp16", "not one of auto, f32, bf16");
-  refuse("output_dir: [a, b]", "expected a path, came a list");
-  refuse("dataset: {type: alpaca}", "a data file has no path");
-  refuse("dataset: [{path: a, typ: b}]", "\"typ\" is unknown");
-  refuse("dataset: [{path: a, split: test}]", "split can only be train");
-  refuse("dataset: [[a]]", "expected a path, came a list");
-  refuse("load_in_4bit: true", "not supported: Kedge trains in f32 or bf16");
-  refuse("- a\n", "run.yaml:1: expected keys with values, came a list");
-  refuse("word", "expected keys with values, came a word");
-  refuse("seed: 1\nseed: 2\n", "run.yaml:2: key \"seed\" is given twice, first in line 1");
-  refuse("learning_rate: 1e-5\nlr: 1e-5\n",
-         "run.yaml:2: key \"lr\": given twice: \"learning_rate\" is the same key");
-  refuse("a: [1", "run.yaml:");
-  refuse("a: b: c", "run.yaml:1: no YAML: ");
-  refuse("<<: {seed: 1}", "merge keys");
-  refuse("seed: !secret 1", "tag \"!secret\" is not known");
-  refuse("seed: 1\n---\nseed: 2\n", "a second document");
-  refuse("output_dir: \"a\\0b\"", "zero byte");
-  refuse("? [a]\n: 1", "a key must be a plain word");
-  refuse("seed: *x", "names no anchor");
-  refuse("dataset: &x [*x]", "an alias names the collection that it is in");
+  test_config_refuse("a: 1\n", "run.yaml:1: key \"a\": unknown");
+  test_config_refuse("seed: 1\n\nlerning_rate: 1e-5\n",
+                     "run.yaml:3: key \"lerning_rate\": unknown; nearest is \"learning_rate\"");
+  test_config_refuse("micro_batchsize: 1", "nearest is \"micro_batch_size\"");
+  test_config_refuse("lr_scheduler_kwargs: {min_lrr: 1}", "nearest is \"lr_scheduler_kwargs.min_lr\"");
+  test_config_refuse("lr_scheduler_kwargs: 3", "key \"lr_scheduler_kwargs\": expected a mapping");
+  test_config_refuse("max_length: 3.5",
+                     "run.yaml:1: key \"max_length\": expected a whole number, came \"3.5\"");
+  test_config_refuse("max_length: 1e3", "expected a whole number");
+  test_config_refuse("max_length: many", "expected a number, came \"many\"");
+  test_config_refuse("max_length: 99999999999999999999", "key \"max_length\": ");
+  test_config_refuse("max_length: 1", "1 is outside [2, 1048576]");
+  test_config_refuse("max_length: [1]", "expected a whole number, came a list");
+  test_config_refuse("max_length: {a: 1}", "expected a whole number, came a mapping");
+  test_config_refuse("gradient_accumulation_steps: 0", "0 is outside [1, ");
+  test_config_refuse("learning_rate: fast", "expected a number, came \"fast\"");
+  test_config_refuse("learning_rate: .nan", "expected a finite number");
+  test_config_refuse("learning_rate: NaN", "expected a finite number");
+  test_config_refuse("learning_rate: .inf", "expected a finite number");
+  test_config_refuse("learning_rate: -Infinity", "expected a finite number");
+  test_config_refuse("learning_rate: 1e999", "too large");
+  test_config_refuse("learning_rate: 0x10", "expected a number");
+  test_config_refuse("learning_rate: -1e-5", "outside");
+  test_config_refuse("adam_beta1: 1", "1 is outside [0, 1)");
+  test_config_refuse("num_train_epochs: 0", "0 is outside (0, ");
+  test_config_refuse("packing: maybe", "expected true or false, came \"maybe\"");
+  test_config_refuse("packing: 2", "expected true or false");
+  test_config_refuse("save_steps: 2.5", "whole number of updates");
+  test_config_refuse("save_steps: -1", "outside");
+  test_config_refuse("lr_scheduler_type: cosin", "nearest is \"cosine\"");
+  test_config_refuse("report_to: tensorboard", "not one of jsonl, none");
+  test_config_refuse("report_to: [jsonl, none]", "expected a word, came a list");
+  test_config_refuse("optim: adamw_bnb_8bit", "not one of adamw");
+  test_config_refuse("packing_strategy: wrapped", "\"wrapped\" is not one of bfd");
+  test_config_refuse("dtype: fp16", "not one of auto, f32, bf16");
+  test_config_refuse("output_dir: [a, b]", "expected a path, came a list");
+  test_config_refuse("dataset: {type: alpaca}", "a data file has no path");
+  test_config_refuse("dataset: [{path: a, typ: b}]", "\"typ\" is unknown");
+  test_config_refuse("dataset: [{path: a, split: test}]", "split can only be train");
+  test_config_refuse("dataset: [[a]]", "expected a path, came a list");
+  test_config_refuse("load_in_4bit: true", "not supported: Kedge trains in f32 or bf16");
+  test_config_refuse("- a\n", "run.yaml:1: expected keys with values, came a list");
+  test_config_refuse("word", "expected keys with values, came a word");
+  test_config_refuse("seed: 1\nseed: 2\n", "run.yaml:2: key \"seed\" is given twice, first in line 1");
+  test_config_refuse("learning_rate: 1e-5\nlr: 1e-5\n",
+                     "run.yaml:2: key \"lr\": given twice: \"learning_rate\" is the same key");
+  test_config_refuse("a: [1", "run.yaml:");
+  test_config_refuse("a: b: c", "run.yaml:1: no YAML: ");
+  test_config_refuse("<<: {seed: 1}", "merge keys");
+  test_config_refuse("seed: !secret 1", "tag \"!secret\" is not known");
+  test_config_refuse("seed: 1\n---\nseed: 2\n", "a second document");
+  test_config_refuse("output_dir: \"a\\0b\"", "zero byte");
+  test_config_refuse("? [a]\n: 1", "a key must be a plain word");
+  test_config_refuse("seed: *x", "names no anchor");
+  test_config_refuse("dataset: &x [*x]", "an alias names the collection that it is in");
   kedge_config config;
   assert_int_equal(kedge_config_load(&config, "/nowhere/run.yaml", NULL, 0), KEDGE_ERR_IO);
   assert_non_null(strstr(kedge_message(), "/nowhere/run.yaml: "));
@@ -257,9 +209,10 @@ static void test_errors(void **state) {
 static void test_values(void **state) {
   (void)state;
   kedge_config config;
-  load(&config, "learning_rate: \"1e-5\"\nmax_length: +77\npacking: YES\nsave_total_limit: ~\nmin_lr:\n"
-                "output_dir: \"\\u00e9 \\\"x\\\" \\t\\x1f\"\nreport_to: [none]\nlr_scheduler_type: Cosine\n"
-                "resume_from_checkpoint: True\nadam_epsilon: .5\nweight_decay: -0\ndtype: float32\n");
+  test_config_load(
+      &config, "learning_rate: \"1e-5\"\nmax_length: +77\npacking: YES\nsave_total_limit: ~\nmin_lr:\n"
+               "output_dir: \"\\u00e9 \\\"x\\\" \\t\\x1f\"\nreport_to: [none]\nlr_scheduler_type: Cosine\n"
+               "resume_from_checkpoint: True\nadam_epsilon: .5\nweight_decay: -0\ndtype: float32\n");
   assert_true(config.learning_rate == 1e-5 && config.max_length == 77 && config.packing);
   assert_string_equal(config.output_dir, "\xc3\xa9 \"x\" \t\x1f");
   assert_string_equal(config.resume_from_checkpoint, "true");
@@ -267,22 +220,23 @@ static void test_values(void **state) {
   assert_int_equal(config.lr_scheduler_type, KEDGE_CONFIG_SCHEDULE_COSINE);
   assert_int_equal(config.dtype, KEDGE_CONFIG_DTYPE_F32);
   assert_true(config.adam_epsilon == 0.5 && !signbit(config.weight_decay));
-  expect_round_trip(&config);
+  test_config_round_trip(&config);
   kedge_config_destroy(&config);
-  load(&config, "resume_from_checkpoint: false\nmodel_name_or_path: null\n");
+  test_config_load(&config, "resume_from_checkpoint: false\nmodel_name_or_path: null\n");
   assert_null(config.resume_from_checkpoint);
   assert_int_equal(kedge_config_require(&config, "model_name_or_path"), KEDGE_ERR_ARGUMENT);
   assert_non_null(strstr(kedge_message(), "key \"model_name_or_path\" is needed"));
   kedge_config_destroy(&config);
-  load(&config, "# nothing but a comment\n");
+  test_config_load(&config, "# nothing but a comment\n");
   kedge_config_destroy(&config);
-  load(&config,
-       "output_dir: &dir runs/a\nmodel: *dir\ndataset: [*dir, {path: *dir}]\neval_dataset: x.jsonl\n");
+  test_config_load(
+      &config,
+      "output_dir: &dir runs/a\nmodel: *dir\ndataset: [*dir, {path: *dir}]\neval_dataset: x.jsonl\n");
   assert_string_equal(config.model_name_or_path, "runs/a");
   assert_int_equal(config.dataset.count, 2);
   assert_string_equal(config.dataset.items[1].path, "runs/a");
   assert_int_equal(kedge_config_require(&config, "model_name_or_path,dataset,output_dir"), KEDGE_OK);
-  expect_round_trip(&config);
+  test_config_round_trip(&config);
   kedge_config_destroy(&config);
 }
 
@@ -292,7 +246,7 @@ static void test_values(void **state) {
 static void test_dialects(void **state) {
   (void)state;
   kedge_config config;
-  load(
+  test_config_load(
       &config,
       "base_model: b\ndatasets:\n  - path: a.jsonl\n    type: alpaca\n    ds_type: json\n  - c.jsonl\n"
       "sequence_len: 512\nmicro_batch_size: 2\nnum_epochs: 4\nlr_scheduler: cosine\ncosine_min_lr_ratio: "
@@ -307,57 +261,66 @@ static void test_dialects(void **state) {
   assert_true(config.save_steps == 0 && config.saves_per_epoch == 2);
   assert_int_equal(config.router.count, 1);
   assert_int_equal(config.notes.count, 1);
-  expect_round_trip(&config);
+  test_config_round_trip(&config);
   kedge_config_destroy(&config);
-  load(&config, "bf16: true");
+  test_config_load(
+      &config,
+      "datasets: [{path: a, type: chat_template}, {path: b, type: completion}, {path: c, type: auto}]");
+  assert_string_equal(config.dataset.items[0].type, "messages");
+  assert_string_equal(config.dataset.items[1].type, "text");
+  assert_null(config.dataset.items[2].type);
+  kedge_config_destroy(&config);
+  test_config_load(&config, "bf16: true");
   assert_int_equal(config.dtype, KEDGE_CONFIG_DTYPE_BF16);
   kedge_config_destroy(&config);
-  load(&config, "bf16: false\nfp32: true\nauto_resume_from_checkpoints: true\ntrain_on_inputs: false\n");
+  test_config_load(&config,
+                   "bf16: false\nfp32: true\nauto_resume_from_checkpoints: true\ntrain_on_inputs: false\n");
   assert_int_equal(config.dtype, KEDGE_CONFIG_DTYPE_F32);
   assert_int_equal(config.completion_only_loss, KEDGE_CONFIG_CHOICE_TRUE);
   assert_string_equal(config.resume_from_checkpoint, "true");
   kedge_config_destroy(&config);
-  refuse("fp16: true", "not supported: Kedge trains in f32 or bf16");
-  refuse("use_tensorboard: true", "metrics.jsonl");
-  refuse("bf16: full", "expected true, auto or false");
-  refuse("train_on_inputs: true\ncompletion_only_loss: true\n",
-         "run.yaml:2: key \"completion_only_loss\": given twice");
-  refuse("bf16: true\ndtype: f32\n", "given twice");
+  test_config_refuse("fp16: true", "not supported: Kedge trains in f32 or bf16");
+  test_config_refuse("use_tensorboard: true", "metrics.jsonl");
+  test_config_refuse("bf16: full", "expected true, auto or false");
+  test_config_refuse("train_on_inputs: true\ncompletion_only_loss: true\n",
+                     "run.yaml:2: key \"completion_only_loss\": given twice");
+  test_config_refuse("bf16: true\ndtype: f32\n", "given twice");
 }
 
 static void test_contradictions(void **state) {
   (void)state;
   kedge_config config;
-  load(&config, "warmup_ratio: 0.1\nwarmup_steps: 40\n");
+  test_config_load(&config, "warmup_ratio: 0.1\nwarmup_steps: 40\n");
   assert_true(config.warmup_steps == 40 && config.warmup_ratio == 0);
   assert_int_equal(config.notes.count, 1);
   assert_non_null(strstr(config.notes.items[0], "warmup_ratio is not used"));
-  expect_round_trip(&config);
+  test_config_round_trip(&config);
   kedge_config_destroy(&config);
-  load(&config, "eval_dataset: e\neval_steps: 50\n");
+  test_config_load(&config, "eval_dataset: e\neval_steps: 50\n");
   assert_int_equal(config.eval_strategy, KEDGE_CONFIG_STRATEGY_STEPS);
-  expect_round_trip(&config);
+  test_config_round_trip(&config);
   kedge_config_destroy(&config);
-  load(&config, "eval_dataset: e\neval_strategy: steps\nlogging_steps: 7\nmax_steps: 0\n");
+  test_config_load(&config, "eval_dataset: e\neval_strategy: steps\nlogging_steps: 7\nmax_steps: 0\n");
   assert_true(config.eval_steps == 7 && config.max_steps == -1);
-  expect_round_trip(&config);
+  test_config_round_trip(&config);
   kedge_config_destroy(&config);
-  refuse("seed: 1\nlr_scheduler_type: cosine_with_min_lr\n", "run.yaml:2: key \"lr_scheduler_type\": ");
-  refuse("lr_scheduler: cosine\nmin_lr: 1e-6\nmin_lr_ratio: 0.1\n", "one of them is enough");
-  refuse("min_lr: 1e-6", "only a cosine");
-  refuse("min_lr_ratio: 0.5", "key \"min_lr_ratio\": only a cosine");
-  refuse("lr_scheduler: cosine\nmin_lr: 1", "over learning_rate");
-  refuse("warmup_steps: 1.5", "expected whole updates");
-  refuse("lr_scheduler: constant\nwarmup_steps: 3", "constant_with_warmup has");
-  refuse("eval_strategy: steps", "no evaluation data");
-  refuse("eval_dataset: a\neval_split: 0.1", "one of them is enough");
-  refuse("eval_split: 1.5", "expected a number of samples");
-  refuse("eval_split: 9\neval_strategy: steps\neval_steps: 0", "over 0");
-  refuse("saves_per_epoch: 2\nsave_steps: 10", "one of them is enough");
-  refuse("saves_per_epoch: 2\nsave_strategy: epoch", "works with save_strategy steps");
-  refuse("evals_per_epoch: 2\neval_steps: 10\neval_split: 0.1", "one of them is enough");
-  refuse("evals_per_epoch: 2", "evaluation data");
-  refuse("assistant_only_loss: true\ntrain_on_inputs: true", "loss cannot be on all tokens");
+  test_config_refuse("seed: 1\nlr_scheduler_type: cosine_with_min_lr\n",
+                     "run.yaml:2: key \"lr_scheduler_type\": ");
+  test_config_refuse("lr_scheduler: cosine\nmin_lr: 1e-6\nmin_lr_ratio: 0.1\n", "one of them is enough");
+  test_config_refuse("min_lr: 1e-6", "only a cosine");
+  test_config_refuse("min_lr_ratio: 0.5", "key \"min_lr_ratio\": only a cosine");
+  test_config_refuse("lr_scheduler: cosine\nmin_lr: 1", "over learning_rate");
+  test_config_refuse("warmup_steps: 1.5", "expected whole updates");
+  test_config_refuse("lr_scheduler: constant\nwarmup_steps: 3", "constant_with_warmup has");
+  test_config_refuse("eval_strategy: steps", "no evaluation data");
+  test_config_refuse("eval_dataset: a\neval_split: 0.1", "one of them is enough");
+  test_config_refuse("eval_split: 1.5", "expected a number of samples");
+  test_config_refuse("eval_split: 9\neval_strategy: steps\neval_steps: 0", "over 0");
+  test_config_refuse("saves_per_epoch: 2\nsave_steps: 10", "one of them is enough");
+  test_config_refuse("saves_per_epoch: 2\nsave_strategy: epoch", "works with save_strategy steps");
+  test_config_refuse("evals_per_epoch: 2\neval_steps: 10\neval_split: 0.1", "one of them is enough");
+  test_config_refuse("evals_per_epoch: 2", "evaluation data");
+  test_config_refuse("assistant_only_loss: true\ntrain_on_inputs: true", "loss cannot be on all tokens");
 }
 
 /* ---- Router
@@ -367,17 +330,18 @@ static void test_contradictions(void **state) {
 static void test_router_forms(void **state) {
   (void)state;
   kedge_config config;
-  load(&config, "router: rpb\n");
+  test_config_load(&config, "router: rpb\n");
   assert_int_equal(config.router.count, 1);
   assert_int_equal(config.router.items[0].intervention, KEDGE_CONFIG_ROUTER_RPB);
   assert_true(config.router.items[0].beta == 1 && config.router.items[0].eps == 0.05 &&
               config.router.items[0].clip == 5);
   kedge_config_destroy(&config);
-  load(&config,
-       "router:\n  - intervention: rpb\n    beta: 0.5\n    prior: p.prior\n    eps: 0.1\n    clip: 4\n"
-       "    gate_source: raw\n    shuffle: within\n    shuffle_seed: 2\n    layers: [7, 0-2]\n    span: "
-       "sample\n"
-       "  - {intervention: kl, mask: completion, prior: q}\n");
+  test_config_load(
+      &config,
+      "router:\n  - intervention: rpb\n    beta: 0.5\n    prior: p.prior\n    eps: 0.1\n    clip: 4\n"
+      "    gate_source: raw\n    shuffle: within\n    shuffle_seed: 2\n    layers: [7, 0-2]\n    span: "
+      "sample\n"
+      "  - {intervention: kl, mask: completion, prior: q}\n");
   const kedge_config_router *rpb = &config.router.items[0], *kl = &config.router.items[1];
   assert_true(rpb->beta == 0.5 && rpb->eps == 0.1 && rpb->clip == 4 && rpb->shuffle_seed == 2);
   assert_int_equal(rpb->gate_source, KEDGE_CONFIG_GATE_RAW);
@@ -388,18 +352,18 @@ static void test_router_forms(void **state) {
   assert_true(kl->coef == 0.1);
   assert_int_equal(kl->mask, KEDGE_CONFIG_MASK_COMPLETION);
   assert_string_equal(kedge_config_value_name("router.mask", kl->mask), "completion");
-  expect_round_trip(&config);
+  test_config_round_trip(&config);
   kedge_config_destroy(&config);
   static const char *const nothing[] = {
       "router: none",   "router: {intervention: none, beta: 2}", "router: []", "router:", "router: {}",
       "router: [none]", "router: {intervention: lbl, coef: 0}"};
   for (size_t i = 0; i < sizeof nothing / sizeof *nothing; i++) {
-    load(&config, nothing[i]);
+    test_config_load(&config, nothing[i]);
     assert_int_equal(config.router.count, 0);
-    expect_round_trip(&config);
+    test_config_round_trip(&config);
     kedge_config_destroy(&config);
   }
-  load(&config, "router: {intervention: rpb, coef: 3}");
+  test_config_load(&config, "router: {intervention: rpb, coef: 3}");
   assert_int_equal(config.notes.count, 1);
   assert_string_equal(config.notes.items[0], "router: rpb does not use coef");
   kedge_config_destroy(&config);
@@ -407,40 +371,41 @@ static void test_router_forms(void **state) {
 
 static void test_router_errors(void **state) {
   (void)state;
-  refuse("router:\n  intervention: rpb\n  betta: 1\n",
-         "run.yaml:3: key \"router[0].betta\": unknown; nearest is \"beta\"");
-  refuse("router: {intervention: rbp}", "nearest is \"rpb\"");
-  refuse("router: [[rpb]]", "expected a mapping, came a list");
-  refuse("router: {beta: -1}", "key \"router[0].beta\": -1 is outside");
-  refuse("router: {beta: .nan}", "finite");
-  refuse("router: {eps: 0}", "outside (0, 1]");
-  refuse("router: {layers: []}", "empty list");
-  refuse("router: {layers: 3-1}", "no layers");
-  refuse("router: {layers: 0-99999999}", "no layers");
-  refuse("router: {layers: 99999999999999999999}", "no layers");
-  refuse("router: {layers: [1, 1]}", "layer 1 is named twice");
-  refuse("router: {layers: a}", "expected layers as");
-  refuse("router: {layers: \"1,\"}", "expected layers as");
-  refuse("router: {layers: -1}", "expected layers as");
-  refuse("router: {layers: [all]}", "layer numbers");
-  refuse("router: [rpb, rpb_hard]", "only one can choose the experts");
-  refuse("router: [lbl, lbl]", "the same twice");
-  refuse("router: [freeze, kl]", "the gradient of the added loss would go nowhere");
-  refuse("freeze_moe_router: true\nrouter_aux_loss_coef: 0.1", "would go nowhere");
-  refuse("router: [freeze, loss_free]", "does not move");
-  refuse("freeze_moe_router: false\nrouter: freeze", "contradicts");
-  refuse("seed: 1\nrouter_aux_loss_coef: 0.1\nrouter: {intervention: lbl, coef: 0.2}",
-         "run.yaml:2: key \"router_aux_loss_coef\": 0.1 contradicts");
-  refuse("router: [a,b,c,d,e]", "not one of none, lbl");
-  refuse("router: [none,none,none,none,none,none,none,none,none,none,none,none,none,none,none,none,none]",
-         "more than 16");
+  test_config_refuse("router:\n  intervention: rpb\n  betta: 1\n",
+                     "run.yaml:3: key \"router[0].betta\": unknown; nearest is \"beta\"");
+  test_config_refuse("router: {intervention: rbp}", "nearest is \"rpb\"");
+  test_config_refuse("router: [[rpb]]", "expected a mapping, came a list");
+  test_config_refuse("router: {beta: -1}", "key \"router[0].beta\": -1 is outside");
+  test_config_refuse("router: {beta: .nan}", "finite");
+  test_config_refuse("router: {eps: 0}", "outside (0, 1]");
+  test_config_refuse("router: {layers: []}", "empty list");
+  test_config_refuse("router: {layers: 3-1}", "no layers");
+  test_config_refuse("router: {layers: 0-99999999}", "no layers");
+  test_config_refuse("router: {layers: 99999999999999999999}", "no layers");
+  test_config_refuse("router: {layers: [1, 1]}", "layer 1 is named twice");
+  test_config_refuse("router: {layers: a}", "expected layers as");
+  test_config_refuse("router: {layers: \"1,\"}", "expected layers as");
+  test_config_refuse("router: {layers: -1}", "expected layers as");
+  test_config_refuse("router: {layers: [all]}", "layer numbers");
+  test_config_refuse("router: [rpb, rpb_hard]", "only one can choose the experts");
+  test_config_refuse("router: [lbl, lbl]", "the same twice");
+  test_config_refuse("router: [freeze, kl]", "the gradient of the added loss would go nowhere");
+  test_config_refuse("freeze_moe_router: true\nrouter_aux_loss_coef: 0.1", "would go nowhere");
+  test_config_refuse("router: [freeze, loss_free]", "does not move");
+  test_config_refuse("freeze_moe_router: false\nrouter: freeze", "contradicts");
+  test_config_refuse("seed: 1\nrouter_aux_loss_coef: 0.1\nrouter: {intervention: lbl, coef: 0.2}",
+                     "run.yaml:2: key \"router_aux_loss_coef\": 0.1 contradicts");
+  test_config_refuse("router: [a,b,c,d,e]", "not one of none, lbl");
+  test_config_refuse(
+      "router: [none,none,none,none,none,none,none,none,none,none,none,none,none,none,none,none,none]",
+      "more than 16");
 }
 
 /* The coefficient keys of other tools and the interventions are one thing, printed as what is in effect. */
 static void test_coefficients(void **state) {
   (void)state;
   kedge_config config;
-  load(&config, "");
+  test_config_load(&config, "");
   assert_true(has_line(&config, "\nrouter_aux_loss_coef: 0\n"));
   kedge_config_destroy(&config);
   static const char *const same[] = {"router_aux_loss_coef: 0.02", "moe_aux_loss_coeff: 0.02",
@@ -448,22 +413,22 @@ static void test_coefficients(void **state) {
                                      "router: lbl\nrouter_aux_loss_coef: 0.02",
                                      "router: {intervention: lbl, coef: 0.02}\nrouter_aux_loss_coef: 2e-2"};
   for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
-    load(&config, same[i]);
+    test_config_load(&config, same[i]);
     assert_int_equal(config.router.count, 1);
     assert_int_equal(config.router.items[0].intervention, KEDGE_CONFIG_ROUTER_LBL);
     assert_true(config.router.items[0].coef == 0.02 && config.router_aux_loss_coef == 0.02);
     assert_true(has_line(&config, "\nrouter_aux_loss_coef: 0.02\n"));
-    expect_round_trip(&config);
+    test_config_round_trip(&config);
     kedge_config_destroy(&config);
   }
-  load(&config, "router: [lbl, z_loss]");
+  test_config_load(&config, "router: [lbl, z_loss]");
   assert_true(config.router_aux_loss_coef == 1e-3 && config.router_z_loss_coef == 1e-3);
   kedge_config_destroy(&config);
-  load(&config, "freeze_moe_router: true");
+  test_config_load(&config, "freeze_moe_router: true");
   assert_int_equal(config.router.items[0].intervention, KEDGE_CONFIG_ROUTER_FREEZE);
-  expect_round_trip(&config);
+  test_config_round_trip(&config);
   kedge_config_destroy(&config);
-  load(&config, "router: freeze");
+  test_config_load(&config, "router: freeze");
   assert_true(config.freeze_moe_router);
   kedge_config_destroy(&config);
 }
@@ -485,8 +450,8 @@ static void test_overrides(void **state) {
                                      "router[1].coef=0.5",
                                      "lr_scheduler_kwargs.min_lr=1e-6",
                                      "lr_scheduler=cosine"};
-  load_with(&config, "learning_rate: 1\nmax_steps: 9\nrouter: {intervention: rpb, beta: 3, prior: p}\n", some,
-            10);
+  test_config_load_with(
+      &config, "learning_rate: 1\nmax_steps: 9\nrouter: {intervention: rpb, beta: 3, prior: p}\n", some, 10);
   assert_true(config.learning_rate == 1e-4 && config.max_steps == -1 && config.min_learning_rate == 1e-6);
   assert_string_equal(config.output_dir, "a=b: #c");
   assert_string_equal(config.dataset.items[1].type, "t");
@@ -494,33 +459,89 @@ static void test_overrides(void **state) {
   assert_true(config.router.items[0].beta == 0.25 && config.router.items[1].coef == 0.5);
   assert_string_equal(config.router.items[0].prior, "p");
   assert_int_equal(config.router.items[0].layers.count, 2);
-  expect_round_trip(&config);
+  test_config_round_trip(&config);
   kedge_config_destroy(&config);
   static const char *const fresh[] = {"router.intervention=rpb", "router.prior=q"};
-  load_with(&config, "", fresh, 2);
+  test_config_load_with(&config, "", fresh, 2);
   assert_string_equal(config.router.items[0].prior, "q");
   kedge_config_destroy(&config);
   static const char *const off[] = {"router=none", "router_aux_loss_coef=0"};
-  load_with(&config, "router: [rpb, kl]\nrouter_aux_loss_coef: 1\n", off, 2);
+  test_config_load_with(&config, "router: [rpb, kl]\nrouter_aux_loss_coef: 1\n", off, 2);
   assert_int_equal(config.router.count, 0);
   kedge_config_destroy(&config);
-  refuse_override("", "lr", "override \"lr\": expected key=value");
-  refuse_override("", "=1", "expected key=value");
-  refuse_override("", "lerning_rate=1",
-                  "override \"lerning_rate=1\": key \"lerning_rate\": unknown; nearest is");
-  refuse_override("", "dataset=[a", "override \"dataset=[a\": value:");
-  refuse_override("", "output_dir=\xff", "not UTF-8");
-  refuse_override("", "router[1].beta=1", "there are 0 router entries");
-  refuse_override("", "router[x].beta=1", "expected router[NUMBER].KEY");
-  refuse_override("", "router[0]beta=1", "expected router[NUMBER].KEY");
-  refuse_override("", "router[99999999999999999999].beta=1", "there are 0 router entries");
-  refuse_override("", "router.=1", "unknown");
-  refuse_override("router: [rpb, kl]", "router.beta=1", "write router[0].beta");
-  refuse_override("", "max_length=3.5", "expected a whole number");
+  test_config_refuse_override("", "lr", "override \"lr\": expected key=value");
+  test_config_refuse_override("", "=1", "expected key=value");
+  test_config_refuse_override("", "lerning_rate=1",
+                              "override \"lerning_rate=1\": key \"lerning_rate\": unknown; nearest is");
+  test_config_refuse_override("", "dataset=[a", "override \"dataset=[a\": value:");
+  test_config_refuse_override("", "output_dir=\xff", "not UTF-8");
+  test_config_refuse_override("", "router[1].beta=1", "there are 0 router entries");
+  test_config_refuse_override("", "router[x].beta=1", "expected router[NUMBER].KEY");
+  test_config_refuse_override("", "router[0]beta=1", "expected router[NUMBER].KEY");
+  test_config_refuse_override("", "router[99999999999999999999].beta=1", "there are 0 router entries");
+  test_config_refuse_override("", "router.=1", "unknown");
+  test_config_refuse_override("router: [rpb, kl]", "router.beta=1", "write router[0].beta");
+  test_config_refuse_override("", "max_length=3.5", "expected a whole number");
   static const char *const twice[] = {"lr=1", "learning_rate=1"}, *const field[] = {"router.beta=1",
                                                                                     "router.beta=2"};
-  expect_message("twice", kedge_config_parse(&config, "f", "", 0, twice, 2), "given twice");
-  expect_message("twice", kedge_config_parse(&config, "f", "", 0, field, 2), "given twice");
+  test_config_message("twice", kedge_config_parse(&config, "f", "", 0, twice, 2), "given twice");
+  test_config_message("twice", kedge_config_parse(&config, "f", "", 0, field, 2), "given twice");
+}
+
+/* Strings that look like something else come back as they were. */
+static void test_strings(void **state) {
+  (void)state;
+  static const char *const odd[] = {"null",
+                                    "~",
+                                    "true",
+                                    "no",
+                                    "1e5",
+                                    "0x1",
+                                    "-",
+                                    "- a",
+                                    "a: b",
+                                    "#x",
+                                    "a #b",
+                                    "'",
+                                    "\"",
+                                    "{",
+                                    "[x",
+                                    "*a",
+                                    "&a",
+                                    "!a",
+                                    "%a",
+                                    "@a",
+                                    "`a",
+                                    " a ",
+                                    "a\nb",
+                                    "\\n",
+                                    "\xe2\x80\xa8",
+                                    "\xef\xbb\xbf",
+                                    "\xc2\x85",
+                                    "\xf0\x9f\x9a\xa2",
+                                    "\xef\xbf\xbf",
+                                    "\x7f"};
+  for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+    kedge_config config, again;
+    test_config_load(&config, "output_dir: x\nprompt_template: y\ndataset: [{path: z, type: t}]\n");
+    char **fields[] = {&config.output_dir, &config.prompt_template, &config.dataset.items[0].path,
+                       &config.dataset.items[0].type};
+    for (size_t j = 0; j < 4; j++) {
+      kedge_free(*fields[j]);
+      *fields[j] = kedge_strdup(odd[i]);
+    }
+    char *yaml = kedge_config_yaml(&config);
+    test_config_load(&again, yaml);
+    if (!again.output_dir || !again.dataset.items[0].path) fail_msg("%s is lost in\n%s", odd[i], yaml);
+    assert_string_equal(again.output_dir, odd[i]);
+    assert_string_equal(again.prompt_template, odd[i]);
+    assert_string_equal(again.dataset.items[0].path, odd[i]);
+    assert_string_equal(again.dataset.items[0].type, odd[i]);
+    test_config_round_trip(&config);
+    kedge_free(yaml);
+    kedge_config_destroy(&config);
+    kedge_config_destroy(&again);
+  }
 }
 
 static void test_file(void **state) {
@@ -542,127 +563,6 @@ static void test_file(void **state) {
   free(big);
 }
 
-/* ---- Harm
- * ------------------------------------------------------------------------------------------------------------------
- */
-
-/* Repeats `unit` into new text that begins with `head`. */
-static char *repeated(const char *head, const char *unit, size_t times, const char *tail) {
-  size_t length = strlen(unit);
-  char *text = malloc(strlen(head) + times * length + strlen(tail) + 1), *at = stpcpy(text, head);
-  for (size_t i = 0; i < times; i++) at = stpcpy(at, unit);
-  strcpy(at, tail);
-  return text;
-}
-
-static void refuse_new(char *text, const char *message) {
-  refuse(text, message);
-  free(text);
-}
-
-static void test_bombs(void **state) {
-  (void)state;
-  char bomb[4096] = "a: &a [x,x,x,x,x,x,x,x,x,x]\n";
-  for (char c = 'b'; c < 'z'; c++) {
-    char line[80];
-    snprintf(line, sizeof line, "%c: &%c [*%c,*%c,*%c,*%c,*%c,*%c,*%c,*%c,*%c]\n", c, c, c - 1, c - 1, c - 1,
-             c - 1, c - 1, c - 1, c - 1, c - 1, c - 1);
-    strcat(bomb, line);
-  }
-  refuse(bomb, "key \"a\": unknown");
-  refuse("dataset: [&a [x, x], &b [*a, *a], [*b, *b]]", "expected a path, came a list");
-  refuse_new(repeated("dataset: ", "[", 100000, ""), "deeper than 16");
-  refuse_new(repeated("", "- ", 100000, "x"), "deeper than 16");
-  refuse_new(repeated("dataset: ", "{a: ", 1000, ""), "deeper than 16");
-  refuse_new(repeated("dataset: [", "x,", 100000, "x]"), "more than 65536 values");
-  refuse_new(repeated("dataset: [", "x,", 5000, "x]"), "more than 4096 files");
-  refuse_new(repeated("output_dir: ", "xxxxxxxx", 1000, ""), "at most 4096");
-  refuse_new(repeated("dataset: [&a [", "x,", 4000, "x], *a]"), "came a list");
-  char *text = repeated("", "k000: 1\n", 600, ""), *anchors = repeated("dataset: [", "&a000 x, ", 300, "x]");
-  for (int i = 0; i < 600; i++)
-    memcpy(text + 8 * i + 1, (char[]){(char)('0' + i / 100), (char)('0' + i / 10 % 10), (char)('0' + i % 10)},
-           3);
-  for (int i = 0; i < 300; i++)
-    memcpy(anchors + 10 + 9 * i + 2,
-           (char[]){(char)('0' + i / 100), (char)('0' + i / 10 % 10), (char)('0' + i % 10)}, 3);
-  refuse_new(text, "more than 512 keys");
-  refuse_new(anchors, "more than 256 anchors");
-  refuse("seed: 1\n\xff\xfe", "no YAML");
-  refuse("\x01", "no YAML");
-}
-
-/* Mutations of a file that uses everything: never a crash; what loads prints to what loads. */
-static void test_mutations(void **state) {
-  (void)state;
-  static const char seed[] = "base_model: &m /models/x # note\ndatasets:\n  - {path: \"a b\", type: t}\n  - "
-                             "*m\nlr: 1e-5\nwarmup_ratio: .1\n"
-                             "model_config: {router_aux_loss_coef: 0.5}\nlr_scheduler: "
-                             "cosine\nlr_scheduler_kwargs:\n  min_lr: 1.5e-6\nbf16: true\n"
-                             "train_on_inputs: false\nsave_steps: 0.25\nmax_steps: "
-                             "10\nresume_from_checkpoint: yes\nval_set_size: 12\nrouter:\n"
-                             "  - intervention: rpb\n    beta: 0.5\n    prior: 'p q'\n    layers: [0-3, 7]\n "
-                             " - {intervention: kl, coef: 0.1}\n";
-  static const char letters[] = "aelnprtu0123456789.-:,#*&!|>'\"%@`{}[]?~ \n\t\\\xc3\xa9\xff";
-  uint64_t random = 20240917;
-  size_t loaded = 0;
-  for (int round = 0; round < 4000; round++) {
-    char text[sizeof seed + 64];
-    size_t length = sizeof seed - 1;
-    memcpy(text, seed, sizeof seed);
-    random = random * 6364136223846793005u + 1442695040888963407u;
-    for (uint64_t edits = 1 + (random >> 33) % 3; edits--;) {
-      random = random * 6364136223846793005u + 1442695040888963407u;
-      size_t at = (random >> 33) % length;
-      char letter = letters[(random >> 20) % (sizeof letters - 1)];
-      switch ((random >> 60) % 4) {
-      case 0:
-        text[at] = letter;
-        break;
-      case 1:
-        memmove(text + at, text + at + 1, length-- - at);
-        break;
-      case 2:
-        memmove(text + at + 1, text + at, ++length - at);
-        text[at] = letter;
-        break;
-      default:
-        text[at] = (char)(text[at] ^ (1 << (random >> 40) % 8));
-        break;
-      }
-    }
-    kedge_config config;
-    if (kedge_config_parse(&config, "m", text, length, NULL, 0) == KEDGE_OK) {
-      loaded++;
-      expect_round_trip(&config);
-      kedge_config_destroy(&config);
-    } else if (!*kedge_message()) {
-      fail_msg("refused without a word");
-    }
-  }
-  assert_true(loaded > 100 && loaded < 3500);
-}
-
-/* Every allocation of ours fails once. */
-static void test_memory(void **state) {
-  (void)state;
-  static const char text[] =
-      "base_model: m\ndatasets: [{path: a, type: t}]\nrouter: [{intervention: rpb, layers: 0-3}, lbl]\n"
-      "warmup_ratio: 0.1\nwarmup_steps: 3\nlr_scheduler_kwargs: {min_lr: 0}\nmin_lr_ratio:\n";
-  static const char *const overrides[] = {"router[1].coef=2", "seed=3", "dataset=[b]"};
-  for (uint64_t nth = 1;; nth++) {
-    kedge_config config;
-    kedge_alloc_fail_nth(nth);
-    kedge_status status = kedge_config_parse(&config, "m", text, sizeof text - 1, overrides, 3);
-    kedge_alloc_fail_nth(0);
-    if (status == KEDGE_OK) {
-      assert_true(nth > 50);
-      kedge_config_destroy(&config);
-      break;
-    }
-    if (status != KEDGE_ERR_MEMORY) fail_msg("allocation %d: %s", (int)nth, kedge_message());
-  }
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_table),        cmocka_unit_test(test_aliases),
@@ -670,7 +570,7 @@ int main(void) {
       cmocka_unit_test(test_dialects),     cmocka_unit_test(test_contradictions),
       cmocka_unit_test(test_router_forms), cmocka_unit_test(test_router_errors),
       cmocka_unit_test(test_coefficients), cmocka_unit_test(test_overrides),
-      cmocka_unit_test(test_file),         cmocka_unit_test(test_bombs),
-      cmocka_unit_test(test_mutations),    cmocka_unit_test(test_memory)};
+      cmocka_unit_test(test_file),         cmocka_unit_test(test_strings),
+  };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

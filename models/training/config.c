@@ -327,7 +327,7 @@ kedge_status kedge_config_require(const kedge_config *config, const char *keys) 
     if (!key) return kedge_fail(KEDGE_ERR_ARGUMENT, "key \"%s\": unknown", name);
     const void *field = (const char *)config + key->offset;
     bool there = key->kind == KEDGE_KIND_FILES ? ((const kedge_config_files *)field)->count > 0
-                                               : *(char *const *)field != NULL;
+                                               : *(char *const *)field != NULL && **(char *const *)field;
     if (!there)
       return kedge_fail(KEDGE_ERR_ARGUMENT, "key \"%s\" is needed and has no value: %s", name, key->doc);
     at += length;

@@ -29,6 +29,20 @@ static const kedge_config_key path_key = {
 static const kedge_config_key type_key = {
     .kind = KEDGE_KIND_STRING, .name = "type", .offset = offsetof(kedge_config_file, type)};
 
+/* The form of a file under the names of other tools. */
+static kedge_status set_type(kedge_config_loader *loader, kedge_config_file *file, uint32_t node) {
+  static const char *const others[][2] = {
+      {"chat_template", "messages"}, {"completion", "text"}, {"auto", NULL}};
+  const char *text;
+  KEDGE_TRY(kedge__config_scalar(loader, node, "a word", &text));
+  for (size_t i = 0; text && i < sizeof others / sizeof *others; i++) {
+    if (strcmp(text, others[i][0])) continue;
+    text = others[i][1];
+    break;
+  }
+  return kedge__config_store_text(loader, &type_key, file, text);
+}
+
 static kedge_status set_file_field(kedge_config_loader *loader, kedge_config_file *file, const char *name,
                                    uint32_t node) {
   const char *text;
@@ -37,7 +51,7 @@ static kedge_status set_file_field(kedge_config_loader *loader, kedge_config_fil
     if (file->path) return kedge__config_fail(loader, KEDGE_ERR_ARGUMENT, "path is given twice");
     return kedge__config_store(loader, &path_key, file, node);
   }
-  if (!strcmp(name, "type")) return kedge__config_store(loader, &type_key, file, node);
+  if (!strcmp(name, "type")) return set_type(loader, file, node);
   bool fixed = !strcmp(name, "ds_type") || !strcmp(name, "split");
   if (!fixed)
     return kedge__config_fail(loader, KEDGE_ERR_ARGUMENT,

@@ -6,11 +6,10 @@
 
 static const double pi = 3.14159265358979323846;
 
-/* Rounds up, but takes a product that missed a whole number by rounding alone as that number: 1.1 epochs of
- * 10 are 11. */
-static double ceil_product(double a, double b) {
-  double product = a * b, near = round(product);
-  return fabs(product - near) <= 1e-12 * fmax(1, product) ? near : ceil(product);
+/* Samples of the whole run, as batches.c counts them: 1.1 epochs of 10 are 11, though the product is a little
+ * over it. */
+static double planned_samples(double epochs, double samples) {
+  return fmax(1, ceil(epochs * samples - 1e-6));
 }
 
 static uint64_t warmup_updates(const kedge_config *config, uint64_t updates) {
@@ -37,7 +36,7 @@ kedge_status kedge_schedule_init(kedge_schedule *schedule, const kedge_config *c
     schedule->updates = (uint64_t)config->max_steps;
     schedule->planned = schedule->updates * schedule->batch;
   } else {
-    double planned = ceil_product(config->num_train_epochs, (double)samples);
+    double planned = planned_samples(config->num_train_epochs, (double)samples);
     double updates = ceil(planned / batch);
     if (updates > INT32_MAX)
       return kedge_fail(KEDGE_ERR_ARGUMENT, "%g epochs of %llu samples are more than 2147483647 updates",
