@@ -12,6 +12,10 @@ enum {
   KEDGE_BLOCK = 16384
 }; /* elements: long enough to pay for handing it out, short enough for the cache */
 
+/* As KEDGE_PARALLEL_FOR, for a loop of `count` turns; a single turn wakes no threads. */
+#define KEDGE_PARALLEL_BLOCKS(count)                                                                         \
+  KEDGE_PRAGMA_(omp parallel for num_threads((int)call->threads) schedule(dynamic) if ((count) > 1))
+
 /* A loop without dependences between iterations; the sum of a reduction is by vector lanes, fixed in each
  * build. */
 #define KEDGE_SIMD          KEDGE_PRAGMA_(omp simd)

@@ -39,7 +39,7 @@ KEDGE_KERNEL(copy) {
   size_t rows = dense ? 1 : a->rows, cols = dense ? (size_t)a->rows * a->cols : a->cols;
   size_t blocks = kedge__blocks(cols, KEDGE_BLOCK); /* of a row */
   size_t chunk = blocks > 1 ? 1 : kedge__block_rows(cols);
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(rows * blocks, chunk))
   for (size_t first = 0; first < rows * blocks; first += chunk)
     for (size_t b = first; b < kedge__min(first + chunk, rows * blocks); b++) {
       size_t row = b / blocks, at = b % blocks * KEDGE_BLOCK;
@@ -51,7 +51,7 @@ KEDGE_KERNEL(copy) {
 
 KEDGE_KERNEL(fill) {
   KEDGE_CALL_ARGS(fill);
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->n, KEDGE_BLOCK))
   for (size_t first = 0; first < a->n; first += KEDGE_BLOCK)
     for (size_t i = first; i < kedge__min(first + KEDGE_BLOCK, a->n); i++)
       kedge_store_w(&call->out[0], i, a->value);
@@ -61,7 +61,7 @@ KEDGE_KERNEL(add) {
   KEDGE_CALL_ARGS(add);
   const kedge_x *x = KEDGE_IN_X(0), *z = KEDGE_IN_X(1);
   kedge_x *y = KEDGE_OUT_X(0);
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->n, KEDGE_BLOCK))
   for (size_t first = 0; first < a->n; first += KEDGE_BLOCK) {
     size_t last = kedge__min(first + KEDGE_BLOCK, a->n);
     KEDGE_SIMD
@@ -73,7 +73,7 @@ KEDGE_KERNEL(mul) {
   KEDGE_CALL_ARGS(mul);
   const kedge_x *x = KEDGE_IN_X(0), *z = KEDGE_IN_X(1);
   kedge_x *y = KEDGE_OUT_X(0);
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->n, KEDGE_BLOCK))
   for (size_t first = 0; first < a->n; first += KEDGE_BLOCK) {
     size_t last = kedge__min(first + KEDGE_BLOCK, a->n);
     KEDGE_SIMD
@@ -86,7 +86,7 @@ KEDGE_KERNEL(scale) {
   const kedge_x *x = KEDGE_IN_X(0);
   kedge_x *y = KEDGE_OUT_X(0);
   kedge_real factor = a->factor;
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->n, KEDGE_BLOCK))
   for (size_t first = 0; first < a->n; first += KEDGE_BLOCK) {
     size_t last = kedge__min(first + KEDGE_BLOCK, a->n);
     KEDGE_SIMD
@@ -98,7 +98,7 @@ KEDGE_KERNEL(swiglu) {
   KEDGE_CALL_ARGS(swiglu);
   const kedge_x *gate = KEDGE_IN_X(0), *up = KEDGE_IN_X(1);
   kedge_x *y = KEDGE_OUT_X(0);
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->n, KEDGE_BLOCK))
   for (size_t first = 0; first < a->n; first += KEDGE_BLOCK) {
     size_t last = kedge__min(first + KEDGE_BLOCK, a->n);
     KEDGE_SIMD
@@ -113,7 +113,7 @@ KEDGE_KERNEL(swiglu_grad) {
   KEDGE_CALL_ARGS(swiglu_grad);
   const kedge_x *gate = KEDGE_IN_X(0), *up = KEDGE_IN_X(1), *dy = KEDGE_IN_X(2);
   kedge_x *dgate = KEDGE_OUT_X(0), *dup = KEDGE_OUT_X(1);
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->n, KEDGE_BLOCK))
   for (size_t first = 0; first < a->n; first += KEDGE_BLOCK) {
     size_t last = kedge__min(first + KEDGE_BLOCK, a->n);
     KEDGE_SIMD
@@ -137,7 +137,7 @@ KEDGE_KERNEL(swiglu_gated) {
   const int32_t *rows = KEDGE_IN_I(3);
   kedge_x *y = KEDGE_OUT_X(0);
   size_t chunk = kedge__block_rows(a->cols);
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->rows, chunk))
   for (size_t block = 0; block < a->rows; block += chunk)
     for (size_t s = block; s < kedge__min(block + chunk, a->rows); s++) {
       if (rows[s] < 0) continue;
@@ -159,7 +159,7 @@ KEDGE_KERNEL(swiglu_gated_grad) {
   const int32_t *rows = KEDGE_IN_I(3);
   kedge_x *dgate = KEDGE_OUT_X(0), *dup = KEDGE_OUT_X(1);
   size_t chunk = kedge__block_rows(a->cols), valid = (size_t)KEDGE_IN_I(4)[a->experts];
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->rows, chunk))
   for (size_t block = 0; block < a->rows; block += chunk)
     for (size_t s = block; s < kedge__min(block + chunk, a->rows); s++) {
       size_t first = rows[s] < 0 ? 0 : (size_t)rows[s] * a->cols, last = rows[s] < 0 ? 0 : first + a->cols;

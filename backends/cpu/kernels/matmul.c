@@ -15,7 +15,7 @@
 
 /* A tile of the result; the inner dimension of a panel; up to so many rows the product is a few dot products
  * instead. */
-enum { TILE_M = 256, TILE_N = 512, PANEL = 512, FEW = 4 };
+enum { TILE_M = 256, TILE_N = 512, PANEL = 512, FEW = 16 };
 enum { FLOATS = TILE_M * PANEL + PANEL * TILE_N + TILE_M * TILE_N }; /* scratch of a thread */
 
 /* A matrix as it is stored; with slots, its row r is row slots[r] / topk of data. */
@@ -65,11 +65,29 @@ static const float *panel(const operand *m, size_t row, size_t rows, size_t col,
   return scratch;
 }
 
-/* Few rows of op(a) = a against rows of b: dot products, without a copy of b. */
+/* Few rows of op(a) = a against rows of b: dot products, four rows at a time, without a copy of b. */
 static void dot_tile(const product *p, size_t i0, size_t m, size_t j0, size_t n, float *c, size_t pitch) {
   for (size_t j = 0; j < n; j++) {
     const kedge_x *b = row_of(&p->b, j0 + j);
-    for (size_t i = 0; i < m; i++) {
+    size_t i = 0;
+    for (; i + 4 <= m; i += 4) {
+      const kedge_x *a0 = row_of(&p->a, i0 + i), *a1 = row_of(&p->a, i0 + i + 1);
+      const kedge_x *a2 = row_of(&p->a, i0 + i + 2), *a3 = row_of(&p->a, i0 + i + 3);
+      float s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+      KEDGE_PRAGMA_(omp simd reduction(+ : s0, s1, s2, s3))
+      for (size_t q = 0; q < p->k; q++) {
+        float bq = kedge_load(b[q]);
+        s0 += kedge_load(a0[q]) * bq;
+        s1 += kedge_load(a1[q]) * bq;
+        s2 += kedge_load(a2[q]) * bq;
+        s3 += kedge_load(a3[q]) * bq;
+      }
+      c[i * pitch + j] = s0;
+      c[(i + 1) * pitch + j] = s1;
+      c[(i + 2) * pitch + j] = s2;
+      c[(i + 3) * pitch + j] = s3;
+    }
+    for (; i < m; i++) {
       const kedge_x *a = row_of(&p->a, i0 + i);
       float sum = 0;
       KEDGE_SIMD_SUM(sum)
@@ -138,7 +156,7 @@ KEDGE_KERNEL(matmul) {
                      a->k};
   size_t columns = kedge__blocks(a->n, TILE_N), tiles = kedge__blocks(a->m, TILE_M) * columns;
   bool bf16 = call->out[0].dtype == KEDGE_BF16;
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(tiles)
   for (size_t t = 0; t < tiles; t++) {
     size_t i0 = t / columns * TILE_M, j0 = t % columns * TILE_N;
     tile_into(&p, i0, kedge__min(TILE_M, a->m - i0), j0, kedge__min(TILE_N, a->n - j0), call->out[0].data,
@@ -166,7 +184,7 @@ KEDGE_KERNEL(grouped_matmul) {
   for (size_t e = 0; e < a->experts; e++)
     blocks += kedge__blocks((size_t)(offsets[e + 1] - offsets[e]), TILE_M);
   kedge_x *y = KEDGE_OUT_X(0);
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(blocks * columns)
   for (size_t t = 0; t < blocks * columns; t++) {
     size_t i0, j0 = t % columns * TILE_N, e = find_block(offsets, t / columns, &i0);
     size_t first = (size_t)offsets[e], rows = (size_t)offsets[e + 1] - first;
@@ -184,7 +202,7 @@ KEDGE_KERNEL(grouped_wgrad) {
   const operand dy = {KEDGE_IN_X(0), call->in[0].pitch, a->gather_dy ? slots : NULL, a->topk};
   const operand x = {KEDGE_IN_X(1), call->in[1].pitch, a->gather_x ? slots : NULL, a->topk};
   size_t columns = kedge__blocks(a->k, TILE_N), tiles = kedge__blocks(a->n, TILE_M) * columns;
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(a->experts * tiles)
   for (size_t t = 0; t < a->experts * tiles; t++) {
     size_t e = t / tiles, i0 = t % tiles / columns * TILE_M, j0 = t % columns * TILE_N;
     size_t m = kedge__min(TILE_M, a->n - i0), n = kedge__min(TILE_N, a->k - j0);

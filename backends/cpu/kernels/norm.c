@@ -9,7 +9,7 @@ KEDGE_KERNEL(rms_norm) {
   KEDGE_CALL_ARGS(rms_norm);
   const kedge_x *weight = KEDGE_IN_X(1);
   size_t chunk = kedge__block_rows(a->cols), cols = a->cols;
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->rows, chunk))
   for (size_t first = 0; first < a->rows; first += chunk)
     for (size_t i = first; i < kedge__min(first + chunk, a->rows); i++) {
       const kedge_x *x = KEDGE_IN_X(0) + i * cols;
@@ -37,7 +37,7 @@ KEDGE_KERNEL(rms_norm_grad) {
   const kedge_x *weight = KEDGE_IN_X(1);
   size_t cols = a->cols, blocks = kedge__blocks(a->rows, ROWS);
   float *partial = call->scratch;
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(blocks)
   for (size_t b = 0; b < blocks; b++) {
     float *dw = partial + b * cols;
     memset(dw, 0, cols * sizeof *dw);
@@ -56,7 +56,7 @@ KEDGE_KERNEL(rms_norm_grad) {
       }
     }
   }
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(cols, COLS))
   for (size_t first = 0; first < cols; first += COLS) {
     double total[COLS] = {0};
     size_t n = kedge__min(COLS, cols - first);

@@ -12,7 +12,7 @@ KEDGE_KERNEL(gather_rows) {
   kedge_x *y = KEDGE_OUT_X(0);
   size_t valid = (size_t)KEDGE_IN_I(2)[a->experts], chunk = kedge__block_rows(a->cols),
          bytes = a->cols * sizeof *y;
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->rows, chunk))
   for (size_t first = 0; first < a->rows; first += chunk)
     for (size_t r = first; r < kedge__min(first + chunk, a->rows); r++) {
       if (r < valid)
@@ -30,7 +30,7 @@ KEDGE_KERNEL(combine_rows) {
   const int32_t *rows = KEDGE_IN_I(1);
   kedge_x *y = KEDGE_OUT_X(0);
   size_t cols = a->cols, chunk = kedge__block_rows(cols * a->topk);
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->tokens, chunk))
   for (size_t block = 0; block < a->tokens; block += chunk)
     for (size_t t = block; t < kedge__min(block + chunk, a->tokens); t++)
       for (size_t first = 0; first < cols; first += COLS) {
@@ -52,7 +52,7 @@ KEDGE_KERNEL(embed) {
   const kedge_x *weight = KEDGE_IN_X(0);
   const int32_t *ids = KEDGE_IN_I(1);
   size_t chunk = kedge__block_rows(a->cols);
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->tokens, chunk))
   for (size_t first = 0; first < a->tokens; first += chunk)
     for (size_t t = first; t < kedge__min(first + chunk, a->tokens); t++) {
       assert(ids[t] >= 0 && (uint32_t)ids[t] < a->vocab);
@@ -66,10 +66,10 @@ KEDGE_KERNEL(embed_grad) {
   const int32_t *ids = KEDGE_IN_I(0);
   float *dw = KEDGE_OUT_F(0);
   size_t cols = a->cols, n = (size_t)a->vocab * cols;
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(n, KEDGE_BLOCK))
   for (size_t first = 0; first < n; first += KEDGE_BLOCK)
     memset(dw + first, 0, kedge__min(KEDGE_BLOCK, n - first) * sizeof *dw);
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(cols, COLS))
   for (size_t first = 0; first < cols; first += COLS) {
     size_t width = kedge__min(COLS, cols - first);
     for (size_t t = 0; t < a->tokens; t++) {
@@ -87,7 +87,7 @@ KEDGE_KERNEL(slice) {
   const kedge_x *x = KEDGE_IN_X(0) + a->offset;
   kedge_x *y = KEDGE_OUT_X(0);
   size_t chunk = kedge__block_rows(a->cols);
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->rows, chunk))
   for (size_t first = 0; first < a->rows; first += chunk)
     for (size_t i = first; i < kedge__min(first + chunk, a->rows); i++)
       memcpy(y + i * a->cols, x + i * call->in[0].pitch, a->cols * sizeof *y);
@@ -97,7 +97,7 @@ KEDGE_KERNEL(place) {
   KEDGE_CALL_ARGS(place);
   const kedge_x *x = KEDGE_IN_X(0);
   size_t chunk = kedge__block_rows(a->total), end = (size_t)a->offset + a->cols;
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->rows, chunk))
   for (size_t first = 0; first < a->rows; first += chunk)
     for (size_t i = first; i < kedge__min(first + chunk, a->rows); i++) {
       kedge_x *y = KEDGE_OUT_X(0) + i * a->total;
@@ -110,7 +110,7 @@ KEDGE_KERNEL(place) {
 KEDGE_KERNEL(concat) {
   KEDGE_CALL_ARGS(concat);
   size_t total = (size_t)a->cols_a + a->cols_b, chunk = kedge__block_rows(total);
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->rows, chunk))
   for (size_t first = 0; first < a->rows; first += chunk)
     for (size_t i = first; i < kedge__min(first + chunk, a->rows); i++) {
       kedge_x *y = KEDGE_OUT_X(0) + i * total;
@@ -149,7 +149,7 @@ static double sum_of(const kedge_tensor *x, size_t first, size_t last, bool squa
 
 static float sum_all(const kedge_call *call, size_t n, bool squares) {
   double *partial = call->scratch, total = 0;
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(n, KEDGE_BLOCK))
   for (size_t first = 0; first < n; first += KEDGE_BLOCK)
     partial[first / KEDGE_BLOCK] = sum_of(&call->in[0], first, kedge__min(first + KEDGE_BLOCK, n), squares);
   for (size_t b = 0; b < kedge__blocks(n, KEDGE_BLOCK); b++) total += partial[b];
