@@ -240,6 +240,10 @@ static void mm_mixed(kedge_case *c) { /* a f32 gradient meets bf16 operands */
 static void mm_bad(kedge_case *c) {
   kedge_case_output(c, kedge_matmul(c->graph, X("a", 5, 7), X("b", 5, 7), false, false, c->dtype));
 }
+static void mm_parts(kedge_case *c) {
+  kedge_value w = kedge_case_parts(c, "w", 2, (uint32_t[]){3, 4});
+  kedge_case_output(c, kedge_linear(c->graph, X("x", 2, 4), w));
+}
 static void mm_rank(kedge_case *c) {
   kedge_case_output(c, kedge_linear(c->graph, X("x", 2, 3, 4), X("w", 5, 4)));
 }
@@ -255,6 +259,7 @@ KEDGE_CASES(matmul) = {{"A B", mm_plain, .differentiable = true},
                        {"transposed windows", mm_windows_ta, .differentiable = true},
                        {"f32 result", mm_mixed, .differentiable = true},
                        {"inner dimensions differ", mm_bad, .rejects = "dimension 0 equal to 7"},
+                       {"weight in parts", mm_parts, .rejects = "lies in parts"},
                        {"three dimensions", mm_rank, .rejects = "2 dimensions"},
                        {0}};
 
@@ -299,6 +304,17 @@ gm_expert(kedge_case *c) { /* the whole expert: both products, and gathers absor
   kedge_value y = kedge_grouped_matmul(c->graph, h, X("w2", 5, 4, 3), &r, true);
   kedge_case_output(c, kedge_combine_rows(c->graph, y, &r));
 }
+static void gm_parts(kedge_case *c) { /* a tensor an expert, as checkpoints have them */
+  kedge_routes r = routes_6(c);
+  kedge_value x = kedge_gather_rows(c->graph, X("x", 6, 7), &r);
+  kedge_value w = kedge_case_parts(c, "w", 3, (uint32_t[]){5, 9, 7});
+  kedge_case_output(c, kedge_grouped_matmul(c->graph, x, w, &r, true));
+}
+static void gm_parts_plain(kedge_case *c) {
+  kedge_routes r = routes_6(c);
+  kedge_value w = kedge_case_parts(c, "w", 3, (uint32_t[]){5, 3, 4});
+  kedge_case_output(c, kedge_grouped_matmul(c->graph, X("x", 12, 3), w, &r, false));
+}
 static void gm_none(kedge_case *c) {
   kedge_routes r = routes_none(c);
   kedge_value x = kedge_gather_rows(c->graph, X("x", 2, 3), &r);
@@ -326,6 +342,8 @@ KEDGE_CASES(grouped_matmul) = {{"rows, W^T", gm_rows, .differentiable = true},
                                {"gathered", gm_gather, .differentiable = true},
                                {"gathered from a window", gm_gather_window, .differentiable = true},
                                {"an expert layer", gm_expert, .differentiable = true, .bf16 = 0.02},
+                               {"experts in parts, W^T", gm_parts, .differentiable = true},
+                               {"experts in parts, W", gm_parts_plain, .differentiable = true},
                                {"no valid row", gm_none, .rejects = NULL},
                                {"several row blocks", gm_blocks, .rejects = NULL},
                                {"several tiles", gm_wide, .rejects = NULL},

@@ -15,7 +15,7 @@
 
 /* A tile of the result; the inner dimension of a panel; up to so many rows the product is a few dot products
  * instead. */
-enum { TILE_M = 256, TILE_N = 512, PANEL = 512, FEW = 16 };
+enum { TILE_M = 256, TILE_N = 512, PANEL = 512, FEW = 8 };
 enum { FLOATS = TILE_M * PANEL + PANEL * TILE_N + TILE_M * TILE_N }; /* scratch of a thread */
 
 /* A matrix as it is stored; with slots, its row r is row slots[r] / topk of data. */
