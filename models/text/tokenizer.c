@@ -32,6 +32,7 @@ static kedge_status open_file(kedge_tokenizer *tokenizer, const char *path, cons
     kedge__bytes_free(text); /* Saving converts it. */
     return status;
   }
+  tokenizer->bare = false;
   json_t *root;
   KEDGE_TRY(kedge__parse_json(path, text, &root));
   kedge_status status = kedge__read_tokenizer_json(tokenizer, path, root);
@@ -330,6 +331,8 @@ static kedge_status decode(const kedge_tokenizer *tokenizer, kedge__work *work, 
     if (!content)
       return kedge_fail(KEDGE_ERR_ARGUMENT, "id %d (at %zu) is not in the tokenizer's vocabulary", ids[i], i);
     const kedge__added_token *added = kedge__added_by_id(&tokenizer->added, ids[i]);
+    /* The reference library remembers such a token as its normaliser left it. */
+    if (added && added->normalized) content = added->match;
     if (skip_special && added && added->special) continue;
     size_t start = now->text.length;
     /* Without a decoder the reference library puts spaces between tokens. */
