@@ -62,6 +62,7 @@ static kedge_router_values router(kedge_build *b, uint32_t layer, kedge_value x_
   const kedge_decoder_spec *s = b->spec;
   const kedge_router_site site = {
       .graph = b->g,
+      .layer = layer,
       .moe_layer = kedge_params_moe_index(&b->model->params, layer),
       .experts = b->model->config.num_experts,
       .topk = b->model->config.num_experts_per_tok,

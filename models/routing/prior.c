@@ -134,28 +134,41 @@ static kedge_status read_row(const kedge_prior *p, uint32_t row, uint32_t span, 
                     kedge_st_path(p->file), row, span, layer, sum);
 }
 
+/* Both spans of a sample as one: their mean weighted by tokens, into both rows. pi is room for three rows. */
+static kedge_status fill_whole(const kedge_prior *p, uint32_t row, const int32_t tokens[2], uint32_t layer, float *pi) {
+  float *q = pi + p->experts, *a = q + p->experts;
+  memset(q, 0, 2 * p->experts * sizeof *q);
+  if (tokens[0] > 0) KEDGE_TRY(read_row(p, row, 0, layer, q));
+  if (tokens[1] > 0) KEDGE_TRY(read_row(p, row, 1, layer, a));
+  double total = (double)tokens[0] + tokens[1];
+  for (uint32_t e = 0; e < p->experts; e++) pi[e] = (float)((tokens[0] * (double)q[e] + tokens[1] * (double)a[e]) / total);
+  return KEDGE_OK;
+}
+
+/* The rows of local sample `i` in the table. */
+static kedge_status fill_sample(const kedge_prior *p, const kedge_intervention *it, uint32_t row, uint32_t i, uint32_t rows,
+                                float *pi, float *bias_LSE) {
+  int32_t tokens[2];
+  memcpy(tokens, p->counts->data + 8ull * row, sizeof tokens);
+  for (uint32_t span = 0; span < 2; span++)
+    for (uint32_t l = 0; tokens[span] > 0 && l < p->moe_layers; l++) {
+      KEDGE_TRY(it->whole_sample ? fill_whole(p, row, tokens, l, pi) : read_row(p, row, span, l, pi));
+      kedge_prior_bias(pi, p->experts, it->eps, it->clip, bias_LSE + ((uint64_t)l * rows + 2 * i + span) * p->experts);
+    }
+  return KEDGE_OK;
+}
+
 kedge_status kedge_prior_fill(const kedge_prior *p, const kedge_intervention *it, const uint64_t *sample_ids, uint32_t count,
                               uint32_t rows, float *bias_LSE) {
-  float *pi = kedge_alloc(p->experts, sizeof *pi);
+  float *pi = kedge_alloc(3 * (size_t)p->experts, sizeof *pi);
   if (!pi) return KEDGE_ERR_MEMORY;
   kedge_status status = KEDGE_OK;
   memset(bias_LSE, 0, sizeof(float) * p->moe_layers * rows * p->experts);
   for (uint32_t i = 0; i < count && status == KEDGE_OK; i++) {
     uint32_t row = row_of(p, sample_ids[i]);
-    if (row == UINT32_MAX) {
-      status = kedge_fail(KEDGE_ERR_MISMATCH, "%s: no prior for sample %llu", kedge_st_path(p->file),
-                          (unsigned long long)sample_ids[i]);
-      break;
-    }
-    for (uint32_t span = 0; span < 2; span++) {
-      int32_t tokens;
-      memcpy(&tokens, p->counts->data + 4ull * (2ull * row + span), 4);
-      for (uint32_t l = 0; tokens > 0 && l < p->moe_layers && status == KEDGE_OK; l++) {
-        status = read_row(p, row, span, l, pi);
-        float *bias = bias_LSE + ((uint64_t)l * rows + 2 * i + span) * p->experts;
-        if (status == KEDGE_OK) kedge_prior_bias(pi, p->experts, it->eps, it->clip, bias);
-      }
-    }
+    status = row != UINT32_MAX ? fill_sample(p, it, row, i, rows, pi, bias_LSE)
+                               : kedge_fail(KEDGE_ERR_MISMATCH, "%s: no prior for sample %llu", kedge_st_path(p->file),
+                                            (unsigned long long)sample_ids[i]);
   }
   kedge_free(pi);
   return status;

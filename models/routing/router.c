@@ -30,17 +30,17 @@ kedge_router_id kedge_router_find(const char *name) {
   return KEDGE_ROUTER_COUNT;
 }
 
-bool kedge_intervention_covers(const kedge_intervention *intervention, uint32_t moe_layer) {
+bool kedge_intervention_covers(const kedge_intervention *intervention, uint32_t layer) {
   if (!intervention->layers) return true;
   for (uint32_t i = 0; i < intervention->layer_count; i++)
-    if (intervention->layers[i] == moe_layer) return true;
+    if (intervention->layers[i] == layer) return true;
   return false;
 }
 
 static void apply(const kedge_router_site *site, kedge_router_kind kind, kedge_router_values *values) {
   for (uint32_t i = 0; i < site->intervention_count; i++) {
     const kedge_intervention *it = &site->interventions[i];
-    if (rows[it->id].kind == kind && kedge_intervention_covers(it, site->moe_layer)) rows[it->id].build(site, it, values);
+    if (rows[it->id].kind == kind && kedge_intervention_covers(it, site->layer)) rows[it->id].build(site, it, values);
   }
 }
 

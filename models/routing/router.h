@@ -26,13 +26,15 @@ typedef struct kedge_intervention {
   double beta;             /* strength of a bias; 0 is exactly `none` */
   double eps, clip;        /* the prior is clipped to [eps/E, clip/E] */
   bool gate_raw;           /* gate weights from the raw logits (rpb_gate_source: raw) */
-  const uint32_t *layers;  /* MoE layers it acts on, by index among MoE layers; NULL: all */
+  bool whole_sample;       /* one prior a sample instead of one a span */
+  const uint32_t *layers;  /* layers it acts on, by number in the model; NULL: all */
   uint32_t layer_count;
 } kedge_intervention;
 
 /* What the router of one layer sees. */
 typedef struct kedge_router_site {
   kedge_graph *graph;
+  uint32_t layer;     /* number in the model */
   uint32_t moe_layer; /* index among the MoE layers */
   uint32_t experts, topk;
   uint32_t score_kind; /* KEDGE_SCORE_* */
@@ -65,8 +67,8 @@ bool kedge_router_needs_prior(kedge_router_id id);
 const char *kedge_router_doc(kedge_router_id id);
 kedge_router_id kedge_router_find(const char *name);
 
-/* True if the intervention acts on this MoE layer. */
-bool kedge_intervention_covers(const kedge_intervention *intervention, uint32_t moe_layer);
+/* True if the intervention acts on this layer of the model. */
+bool kedge_intervention_covers(const kedge_intervention *intervention, uint32_t layer);
 
 /* One builder a row of routers.def. */
 #define KEDGE_ROUTER(name, kind, needs_prior, doc)                                                                     \

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * From a configuration to the things of a run. */
+#include "models/training/setup.h"
+
+#include "models/checkpoint/atomic.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { TEMPLATE_CAP = 1 << 16 };
+
+const kedge_dataset *kedge_setup_train(const kedge_setup *s) { return s->train ? s->train : s->data; }
+
+kedge_status kedge_setup_dtype(const kedge_config *config, kedge_dtype *dtype) {
+  kedge_hf_config hf;
+  if (config->dtype != KEDGE_CONFIG_DTYPE_AUTO) {
+    *dtype = config->dtype == KEDGE_CONFIG_DTYPE_BF16 ? KEDGE_BF16 : KEDGE_F32;
+    return KEDGE_OK;
+  }
+  KEDGE_TRY(kedge_hf_config_load(config->model_name_or_path, &hf));
+  *dtype = kedge_model_file_dtype(&hf);
+  kedge_hf_config_destroy(&hf);
+  return KEDGE_OK;
+}
+
+/* Reads the files with the options of the config. */
+static kedge_status read_files(const kedge_config *config, const kedge_config_files *files, const kedge_tokenizer *tokenizer,
+                               kedge_note note, void *context, kedge_dataset **data) {
+  char *template = NULL;
+  const char **paths = kedge_alloc(files->count, sizeof *paths), **types = kedge_alloc(files->count, sizeof *types);
+  kedge_status status = paths && types ? KEDGE_OK : KEDGE_ERR_MEMORY;
+  size_t bytes;
+  if (status == KEDGE_OK && config->prompt_template)
+    status = kedge_file_read(config->prompt_template, TEMPLATE_CAP, &template, &bytes);
+  for (size_t i = 0; status == KEDGE_OK && i < files->count; i++) {
+    paths[i] = files->items[i].path;
+    types[i] = files->items[i].type;
+  }
+  const kedge_dataset_options options = {
+      .tokenizer = tokenizer,
+      .max_length = (uint32_t)config->max_length,
+      .loss_on_all = config->completion_only_loss == KEDGE_CONFIG_CHOICE_FALSE,
+      .skip_bad_lines = config->skip_bad_lines,
+      .eos = -1,
+      .prompt_template = template,
+      .notice = note,
+      .context = context,
+  };
+  if (status == KEDGE_OK) status = kedge_dataset_read(paths, types, files->count, &options, data);
+  kedge_free(template);
+  kedge_free(paths);
+  kedge_free(types);
+  return status;
+}
+
+kedge_status kedge_setup_data(const kedge_config *config, const kedge_config_files *files, kedge_note note, void *context,
+                              kedge_tokenizer **tokenizer, kedge_dataset **data) {
+  *data = NULL;
+  KEDGE_TRY(kedge_tokenizer_open(config->model_name_or_path, NULL, tokenizer));
+  kedge_status status = read_files(config, files, *tokenizer, note, context, data);
+  if (status != KEDGE_OK) {
+    kedge_tokenizer_free(*tokenizer);
+    *tokenizer = NULL;
+  }
+  return status;
+}
+
+/* Training and evaluation samples. */
+static kedge_status open_data(kedge_setup *s, kedge_note note, void *context) {
+  const kedge_config *c = s->config;
+  KEDGE_TRY(kedge_setup_data(c, &c->dataset, note, context, &s->tokenizer, &s->data));
+  if (c->eval_dataset.count) return read_files(c, &c->eval_dataset, s->tokenizer, note, context, &s->eval);
+  if (c->eval_split > 0) return kedge_dataset_split(s->data, c->eval_split, c->shuffle_dataset, (uint64_t)c->seed, &s->train, &s->eval);
+  return KEDGE_OK;
+}
+
+/* One entry of the config's router list. */
+static kedge_status translate(kedge_setup *s, const kedge_config_router *r, kedge_intervention *it) {
+  const char *name = kedge_config_value_name("router.intervention", r->intervention);
+  it->id = kedge_router_find(name);
+  if (it->id == KEDGE_ROUTER_COUNT) {
+    char known[256] = "";
+    for (uint32_t i = 0; i < KEDGE_ROUTER_COUNT; i++) {
+      size_t used = strlen(known);
+      snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", kedge_router_name((kedge_router_id)i));
+    }
+    return kedge_fail(KEDGE_ERR_UNSUPPORTED, "key \"router\": intervention %s is not in this version of Kedge; it has %s", name,
+                      known);
+  }
+  if (r->shuffle != KEDGE_CONFIG_SHUFFLE_NONE)
+    return kedge_fail(KEDGE_ERR_UNSUPPORTED, "key \"router.shuffle\": shuffled priors are not in this version of Kedge");
+  if (kedge_router_needs_prior(it->id) && !r->prior)
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "key \"router.prior\": %s needs the file that `kedge prior` wrote", name);
+  it->beta = r->beta;
+  it->eps = r->eps;
+  it->clip = r->clip;
+  it->gate_raw = r->gate_source == KEDGE_CONFIG_GATE_RAW;
+  it->whole_sample = r->span == KEDGE_CONFIG_SPAN_SAMPLE;
+  it->layers = r->layers.count ? r->layers.items : NULL;
+  it->layer_count = (uint32_t)r->layers.count;
+  for (uint32_t i = 0; i < it->layer_count; i++)
+    if (it->layers[i] >= s->model->config.num_hidden_layers || !kedge_params_is_moe(&s->model->params, it->layers[i]))
+      return kedge_fail(KEDGE_ERR_ARGUMENT, "key \"router.layers\": layer %u is not an MoE layer of this model", it->layers[i]);
+  return KEDGE_OK;
+}
+
+static kedge_status open_interventions(kedge_setup *s) {
+  const kedge_config_routers *routers = &s->config->router;
+  const char *prior = NULL;
+  uint32_t selections = 0;
+  s->interventions = kedge_alloc(routers->count, sizeof *s->interventions);
+  if (!s->interventions) return KEDGE_ERR_MEMORY;
+  for (size_t i = 0; i < routers->count; i++) {
+    kedge_intervention *it = &s->interventions[s->intervention_count++];
+    KEDGE_TRY(translate(s, &routers->items[i], it));
+    if (kedge_router_needs_prior(it->id)) prior = routers->items[i].prior;
+    selections += it->id != KEDGE_ROUTER_none;
+  }
+  if (selections > 1) return kedge_fail(KEDGE_ERR_ARGUMENT, "key \"router\": at most one intervention may change the selection");
+  if (!prior) return KEDGE_OK;
+  memcpy(s->identity.tokenizer, kedge_tokenizer_hash(s->tokenizer), 33);
+  memcpy(s->identity.data, s->data->hash, 33);
+  s->identity.max_length = (uint32_t)s->config->max_length;
+  KEDGE_TRY(kedge_prior_open(prior, &s->prior));
+  KEDGE_TRY(kedge_model_hash(s->model, s->identity.base));
+  return kedge_prior_check(s->prior, &s->identity, &s->model->params);
+}
+
+kedge_status kedge_setup_init(kedge_setup *s, const kedge_config *config, kedge_note note, void *context) {
+  *s = (kedge_setup){.config = config};
+  kedge_dtype dtype;
+  kedge_status status;
+  const kedge_open_options open = {.threads = (uint32_t)config->threads};
+  KEDGE_GOTO(kedge_config_require(config, "model_name_or_path,dataset,output_dir"), status, fail);
+  KEDGE_GOTO(kedge_setup_dtype(config, &dtype), status, fail);
+  KEDGE_GOTO(kedge_device_open(config->backend, &open, &s->device), status, fail);
+  KEDGE_GOTO(open_data(s, note, context), status, fail);
+  KEDGE_GOTO(kedge_model_load(s->device, config->model_name_or_path, dtype, &s->model), status, fail);
+  for (uint32_t i = 0; note && i < s->model->config.notes.count; i++) note(context, s->model->config.notes.items[i]);
+  for (uint32_t i = 0; note && i < s->model->notes.count; i++) note(context, s->model->notes.items[i]);
+  if (kedge_tokenizer_size(s->tokenizer) > s->model->config.vocab_size && note) {
+    char line[160];
+    snprintf(line, sizeof line, "the tokenizer has %u ids, the model %u embedding rows: higher ids in the data are an error",
+             kedge_tokenizer_size(s->tokenizer), s->model->config.vocab_size);
+    note(context, line);
+  }
+  for (uint64_t t = 0; t < s->data->offsets[s->data->count]; t++)
+    if ((uint32_t)s->data->ids[t] >= s->model->config.vocab_size) {
+      status = kedge_fail(KEDGE_ERR_MISMATCH, "token id %d of the data is not below the model's vocab_size %u", s->data->ids[t],
+                          s->model->config.vocab_size);
+      goto fail;
+    }
+  KEDGE_GOTO(open_interventions(s), status, fail);
+  return KEDGE_OK;
+fail:
+  kedge_setup_destroy(s);
+  return status;
+}
+
+void kedge_setup_destroy(kedge_setup *s) {
+  kedge_prior_free(s->prior);
+  kedge_free(s->interventions);
+  kedge_model_free(s->model);
+  kedge_dataset_free(s->train);
+  kedge_dataset_free(s->eval);
+  kedge_dataset_free(s->data);
+  kedge_tokenizer_free(s->tokenizer);
+  kedge_device_close(s->device);
+  *s = (kedge_setup){0};
+}

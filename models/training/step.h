@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * One update, and one evaluation, of a model: micro-batches through the passes of their buckets. For trainer.c. */
+#ifndef KEDGE_MODELS_TRAINING_STEP_H
+#define KEDGE_MODELS_TRAINING_STEP_H
+
+#include "models/decoder/pass.h"
+#include "models/training/batches.h"
+#include "models/training/optimizer.h"
+#include "models/training/setup.h"
+
+typedef struct kedge_stepper {
+  const kedge_setup *setup;
+  kedge_workspace *workspace;
+  kedge_optimizer optimizer;
+  kedge_passes train, eval;
+  float *bias_LSE; /* prior bias of a micro-batch; grown as needed */
+  uint64_t bias_capacity;
+  uint64_t *sample_ids;
+  uint32_t sample_capacity;
+} kedge_stepper;
+
+kedge_status kedge_stepper_init(kedge_stepper *stepper, const kedge_setup *setup);
+void kedge_stepper_destroy(kedge_stepper *stepper);
+
+typedef struct kedge_step_result {
+  double loss, aux; /* loss over the update's supervised tokens with the interventions' part; that part alone */
+  kedge_optimizer_norms norms;
+} kedge_step_result;
+
+/* Forward and backward of all micro-batches of the loaded update, then AdamW. Errors: ERR_NUMERIC with the weights untouched. */
+kedge_status kedge_stepper_update(kedge_stepper *stepper, kedge_batches *batches, const kedge_update *update,
+                                  double learning_rate, kedge_step_result *result);
+
+/* Mean loss over all supervised tokens of the evaluation samples, without interventions. */
+kedge_status kedge_stepper_evaluate(kedge_stepper *stepper, double *loss);
+
+#endif

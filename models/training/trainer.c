@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The training loop: updates, logging, evaluation, checkpoints, resuming, the final model. */
+#include "models/training/trainer.h"
+
+#include "models/checkpoint/atomic.h"
+#include "models/training/metrics.h"
+#include "models/training/run_checkpoint.h"
+#include "models/training/schedule.h"
+#include "models/training/step.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+typedef struct run {
+  const kedge_config *config;
+  const kedge_train_hooks *hooks;
+  kedge_setup setup;
+  kedge_stepper stepper;
+  kedge_schedule schedule;
+  kedge_batches *batches;
+  kedge_metrics *metrics; /* NULL: report_to none */
+  kedge_trainer_state *state;
+  kedge_run_record record;
+  kedge_notes notes;
+  uint32_t notes_shown;
+  char *yaml;
+  kedge_train_result result;
+  uint64_t saved; /* step of the newest checkpoint of this process */
+} run;
+
+static void say(run *r, const char *line) {
+  if (r->hooks->note) r->hooks->note(r->hooks->context, line);
+}
+
+static void show_notes(run *r) {
+  for (; r->notes_shown < r->notes.count; r->notes_shown++) say(r, r->notes.items[r->notes_shown]);
+}
+
+/* ---- Start ------------------------------------------------------------------------------------------------------------ */
+
+static bool exists(const char *folder, const char *name) {
+  struct stat info;
+  char *path = kedge_path_join(folder, name);
+  bool found = path && !stat(path, &info);
+  kedge_free(path);
+  return found;
+}
+
+/* A folder with another run's results is not written into by accident. */
+static kedge_status check_output(run *r, const char *checkpoint) {
+  const char *out = r->config->output_dir;
+  char *found = NULL;
+  if (checkpoint || r->config->overwrite_output_dir) return KEDGE_OK;
+  KEDGE_TRY(kedge_run_find(out, &found, NULL));
+  kedge_status status = KEDGE_OK;
+  if (found || exists(out, "metrics.jsonl") || exists(out, "config.json"))
+    status = kedge_fail(KEDGE_ERR_ARGUMENT,
+                        "output_dir %s holds another run; set resume_from_checkpoint=true to go on with it, or "
+                        "overwrite_output_dir=true",
+                        out);
+  kedge_free(found);
+  return status;
+}
+
+/* The checkpoint to resume from; *path is new memory, NULL for a fresh start. */
+static kedge_status find_checkpoint(run *r, char **path) {
+  const char *wanted = r->config->resume_from_checkpoint;
+  *path = NULL;
+  if (!wanted || !strcmp(wanted, "false")) return KEDGE_OK;
+  if (strcmp(wanted, "true")) {
+    *path = kedge_strdup(wanted);
+    return *path ? KEDGE_OK : KEDGE_ERR_MEMORY;
+  }
+  KEDGE_TRY(kedge_run_find(r->config->output_dir, path, &r->notes));
+  show_notes(r);
+  if (!*path) say(r, "no checkpoint to resume from in output_dir: starting from the beginning");
+  return KEDGE_OK;
+}
+
+static kedge_status make_batches(run *r) {
+  const kedge_config *c = r->config;
+  const kedge_batches_options options = {
+      .batch_size = (uint32_t)c->per_device_train_batch_size,
+      .accumulation = (uint32_t)c->gradient_accumulation_steps,
+      .packing = c->packing,
+      .max_length = (uint32_t)c->max_length,
+      .shuffle = c->shuffle_dataset,
+      .seed = (uint64_t)c->data_seed,
+      .epochs = c->num_train_epochs,
+      .max_updates = c->max_steps > 0 ? (uint64_t)c->max_steps : 0,
+  };
+  if (c->packing && c->packing_strategy != KEDGE_CONFIG_PACKING_BFD)
+    return kedge_fail(KEDGE_ERR_UNSUPPORTED, "key \"packing_strategy\": expected bfd, which never cuts a sample");
+  KEDGE_TRY(kedge_batches_new(kedge_setup_train(&r->setup), &options, &r->batches));
+  KEDGE_TRY(kedge_schedule_init(&r->schedule, c, kedge_batches_rows(r->batches), 1));
+  if (r->schedule.updates != kedge_batches_updates(r->batches))
+    return kedge_fail(KEDGE_ERR_MISMATCH, "the schedule has %llu updates, the data %llu",
+                      (unsigned long long)r->schedule.updates, (unsigned long long)kedge_batches_updates(r->batches));
+  return KEDGE_OK;
+}
+
+/* What this run is, for its checkpoints. */
+static kedge_status describe(run *r) {
+  kedge_run_record *record = &r->record;
+  *record = (kedge_run_record){.updates = r->schedule.updates, .best_loss = (double)NAN};
+  snprintf(record->data, sizeof record->data, "%s", kedge_setup_train(&r->setup)->hash);
+  if (r->setup.eval) snprintf(record->eval, sizeof record->eval, "%s", r->setup.eval->hash);
+  record->settings = kedge_run_settings(r->config);
+  record->device = kedge_strdup(kedge_device_description(r->setup.device));
+  r->yaml = kedge_config_yaml(r->config);
+  return record->settings && record->device && r->yaml ? KEDGE_OK : KEDGE_ERR_MEMORY;
+}
+
+static kedge_status resume(run *r, const char *checkpoint) {
+  kedge_run_record had;
+  KEDGE_TRY(kedge_run_load(checkpoint, &r->stepper.optimizer, &r->record, &had, &r->state, &r->notes));
+  show_notes(r);
+  r->record.step = r->saved = had.step;
+  r->record.loss_sum = had.loss_sum;
+  r->record.loss_count = had.loss_count;
+  r->record.best_loss = had.best_loss;
+  kedge_run_record_destroy(&had);
+  return kedge_batches_seek(r->batches, r->record.step);
+}
+
+static kedge_status start_state(run *r) {
+  if (!r->state) KEDGE_TRY(kedge_trainer_state_new(&r->state));
+  KEDGE_TRY(kedge_trainer_state_set(r->state, "max_steps", (double)r->schedule.updates));
+  KEDGE_TRY(kedge_trainer_state_set(r->state, "num_train_epochs", r->config->num_train_epochs));
+  if (r->config->report_to == KEDGE_CONFIG_REPORT_NONE) return KEDGE_OK;
+  char *path = kedge_path_join(r->config->output_dir, "metrics.jsonl");
+  kedge_status status = path ? kedge_metrics_open(path, r->record.step, &r->metrics) : KEDGE_ERR_MEMORY;
+  kedge_free(path);
+  return status;
+}
+
+static kedge_status start(run *r) {
+  char *checkpoint = NULL;
+  kedge_status status = kedge_config_require(r->config, "output_dir");
+  if (status == KEDGE_OK) status = find_checkpoint(r, &checkpoint);
+  if (status == KEDGE_OK) status = check_output(r, checkpoint);
+  if (status == KEDGE_OK) status = kedge_setup_init(&r->setup, r->config, r->hooks->note, r->hooks->context);
+  if (status == KEDGE_OK) status = kedge_folder_make(r->config->output_dir);
+  if (status == KEDGE_OK) status = make_batches(r);
+  if (status == KEDGE_OK) status = kedge_stepper_init(&r->stepper, &r->setup);
+  if (status == KEDGE_OK) status = describe(r);
+  if (status == KEDGE_OK && checkpoint) status = resume(r, checkpoint);
+  if (status == KEDGE_OK) status = start_state(r);
+  kedge_free(checkpoint);
+  if (status == KEDGE_OK && r->hooks->started)
+    r->hooks->started(r->hooks->context, &r->setup, r->schedule.updates, r->record.step);
+  return status;
+}
+
+/* ---- Logging, evaluation, saving ---------------------------------------------------------------------------------------- */
+
+/* One line of metrics under our names, one log entry under transformers' names. */
+static kedge_status log_line(run *r, double epoch, const kedge_metric *ours, const kedge_metric *theirs, size_t count,
+                             size_t their_count) {
+  const uint64_t step = r->record.step;
+  if (r->metrics) KEDGE_TRY(kedge_metrics_write(r->metrics, step, epoch, ours, count));
+  KEDGE_TRY(kedge_trainer_state_log(r->state, step, epoch, theirs, their_count));
+  const kedge_train_log log = {step, epoch, ours, count};
+  if (r->hooks->logged) r->hooks->logged(r->hooks->context, &log);
+  return KEDGE_OK;
+}
+
+static kedge_status log_training(run *r, double epoch, double rate, const kedge_step_result *step) {
+  double loss = r->record.loss_sum / (double)r->record.loss_count;
+  const kedge_metric ours[] = {{"train/loss", loss},
+                               {"train/learning_rate", rate},
+                               {"train/grad_norm", step->norms.all},
+                               {"router/grad_norm", step->norms.router},
+                               {"router/anchor", step->aux}};
+  const kedge_metric theirs[] = {{"loss", loss}, {"grad_norm", step->norms.all}, {"learning_rate", rate}};
+  r->record.loss_sum = 0;
+  r->record.loss_count = 0;
+  r->result.loss = loss;
+  return log_line(r, epoch, ours, theirs, sizeof ours / sizeof *ours, sizeof theirs / sizeof *theirs);
+}
+
+static kedge_status evaluate(run *r, double epoch) {
+  double loss;
+  KEDGE_TRY(kedge_stepper_evaluate(&r->stepper, &loss));
+  r->result.eval_loss = loss;
+  if (!(loss >= r->record.best_loss)) r->record.best_loss = loss;
+  const kedge_metric ours = {"eval/loss", loss}, theirs = {"eval_loss", loss};
+  return log_line(r, epoch, &ours, &theirs, 1, 1);
+}
+
+static kedge_status save(run *r, double epoch) {
+  if (r->saved == r->record.step) return KEDGE_OK;
+  KEDGE_TRY(kedge_trainer_state_set(r->state, "global_step", (double)r->record.step));
+  KEDGE_TRY(kedge_trainer_state_set(r->state, "epoch", epoch));
+  KEDGE_TRY(kedge_run_save(r->config->output_dir, &r->stepper.optimizer, &r->record, r->state, r->yaml,
+                           (uint32_t)r->config->save_total_limit, r->saved ? NULL : &r->notes));
+  show_notes(r);
+  r->saved = r->record.step;
+  if (r->hooks->saved) r->hooks->saved(r->hooks->context, r->config->output_dir, r->record.step);
+  return KEDGE_OK;
+}
+
+/* ---- The loop ------------------------------------------------------------------------------------------------------------ */
+
+/* What is due after an update. */
+static kedge_status after_update(run *r, const kedge_update *update, double rate, const kedge_step_result *step) {
+  const kedge_config *c = r->config;
+  const uint64_t done = r->record.step;
+  const bool last = done == r->schedule.updates;
+  const uint64_t every = kedge_schedule_every(&r->schedule, c->logging_steps);
+  if (every && (done % every == 0 || last)) KEDGE_TRY(log_training(r, update->epoch, rate, step));
+  bool due = kedge_schedule_due(&r->schedule, c->eval_strategy, c->eval_steps, c->evals_per_epoch, done);
+  if (r->setup.eval && (due || last)) KEDGE_TRY(evaluate(r, update->epoch));
+  if (last || kedge_schedule_due(&r->schedule, c->save_strategy, c->save_steps, c->saves_per_epoch, done))
+    return save(r, update->epoch);
+  return KEDGE_OK;
+}
+
+static kedge_status one_update(run *r, const kedge_update *update) {
+  kedge_step_result step;
+  const double rate = kedge_schedule_rate(&r->schedule, update->index);
+  kedge_status status = kedge_stepper_update(&r->stepper, r->batches, update, rate, &step);
+  if (status != KEDGE_OK) return kedge_fail_in(status, "update %llu", (unsigned long long)update->index + 1);
+  r->record.step = update->index + 1;
+  r->record.loss_sum += step.loss;
+  r->record.loss_count++;
+  const kedge_train_progress progress = {
+      .step = r->record.step,       .updates = r->schedule.updates,    .tokens = update->tokens,
+      .supervised = update->supervised, .epoch = update->epoch,        .loss = step.loss,
+      .learning_rate = rate,        .grad_norm = step.norms.all,       .router_grad_norm = step.norms.router,
+  };
+  if (r->hooks->progress) r->hooks->progress(r->hooks->context, &progress);
+  return after_update(r, update, rate, &step);
+}
+
+static kedge_status loop(run *r) {
+  for (;;) {
+    kedge_update update;
+    KEDGE_TRY(kedge_batches_next(r->batches, &update));
+    if (!update.micro_batches) return KEDGE_OK;
+    KEDGE_TRY(one_update(r, &update));
+    if (r->record.step < r->schedule.updates && r->hooks->stop && r->hooks->stop(r->hooks->context)) {
+      KEDGE_TRY(save(r, update.epoch));
+      return kedge_fail(KEDGE_ERR_INTERRUPTED, "stopped after update %llu; checkpoint-%llu is saved, go on with resume_from_checkpoint=true",
+                        (unsigned long long)r->record.step, (unsigned long long)r->record.step);
+    }
+  }
+}
+
+/* The final model and the state of the whole run, in output_dir itself. */
+static kedge_status finish(run *r) {
+  KEDGE_TRY(kedge_trainer_state_set(r->state, "global_step", (double)r->record.step));
+  KEDGE_TRY(kedge_run_export(r->config->output_dir, &r->stepper.optimizer, NULL));
+  char *path = kedge_path_join(r->config->output_dir, "trainer_state.json");
+  kedge_status status = path ? kedge_trainer_state_save(r->state, path) : KEDGE_ERR_MEMORY;
+  kedge_free(path);
+  return status;
+}
+
+kedge_status kedge_train(const kedge_config *config, const kedge_train_hooks *hooks, kedge_train_result *result) {
+  run r = {.config = config, .hooks = hooks, .result = {.loss = (double)NAN, .eval_loss = (double)NAN}};
+  kedge_status status = start(&r);
+  if (status == KEDGE_OK) status = loop(&r);
+  if (status == KEDGE_OK) status = finish(&r);
+  if (r.stepper.workspace) {
+    r.result.workspace_bytes = kedge_workspace_bytes(r.stepper.workspace);
+    r.result.optimizer_bytes = kedge_optimizer_bytes(&r.stepper.optimizer);
+  }
+  r.result.steps = r.record.step;
+  kedge_status closed = kedge_metrics_close(r.metrics);
+  if (status == KEDGE_OK) status = closed;
+  kedge_trainer_state_free(r.state);
+  kedge_stepper_destroy(&r.stepper);
+  kedge_batches_free(r.batches);
+  kedge_setup_destroy(&r.setup);
+  kedge_run_record_destroy(&r.record);
+  kedge_notes_destroy(&r.notes);
+  kedge_free(r.yaml);
+  if (result) *result = r.result;
+  return status;
+}
