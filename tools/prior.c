@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * `kedge prior`: the frozen base router's mean probabilities over a data set's spans (models/routing/prior.h). */
+#include "models/training/setup.h"
+#include "tools/cli.h"
+#include "tools/progress.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+static volatile sig_atomic_t stop_requested;
+
+static void on_signal(int number) {
+  (void)number;
+  stop_requested = 1;
+}
+
+static void note(void *context, const char *line) {
+  (void)context;
+  fprintf(stderr, "note: %s\n", line);
+}
+
+static bool advanced(void *context, uint64_t samples, uint64_t total, uint64_t tokens) {
+  (void)total;
+  progress_update(context, samples, tokens, NULL);
+  return !stop_requested;
+}
+
+static kedge_status compute(const kedge_config *config, const char *out, uint32_t batch) {
+  kedge_tokenizer *tokenizer = NULL;
+  kedge_dataset *data = NULL;
+  kedge_device *device = NULL;
+  kedge_model *model = NULL;
+  kedge_dtype dtype;
+  kedge_status status;
+  kedge_prior_identity identity = {.max_length = (uint32_t)config->max_length};
+  const kedge_open_options open = {.threads = (uint32_t)config->threads};
+  KEDGE_GOTO(kedge_config_require(config, "model_name_or_path,dataset"), status, done);
+  KEDGE_GOTO(kedge_setup_dtype(config, &dtype), status, done);
+  KEDGE_GOTO(kedge_setup_data(config, &config->dataset, note, NULL, &tokenizer, &data), status, done);
+  KEDGE_GOTO(kedge_device_open(config->backend, &open, &device), status, done);
+  KEDGE_GOTO(kedge_model_load(device, config->model_name_or_path, dtype, &model), status, done);
+  KEDGE_GOTO(kedge_model_hash(model, identity.base), status, done);
+  memcpy(identity.tokenizer, kedge_tokenizer_hash(tokenizer), 33);
+  memcpy(identity.data, data->hash, 33);
+  fprintf(stderr, "prior: %u samples, %llu tokens, %u MoE layers, %u experts, on %s\n", data->count,
+          (unsigned long long)data->offsets[data->count], model->params.moe_layers, model->config.num_experts,
+          kedge_device_description(device));
+  progress bar;
+  progress_init(&bar, stderr, "prior", "samples", 0, data->count);
+  const kedge_prior_options options = {.batch_size = batch, .progress = advanced, .context = &bar};
+  status = kedge_prior_compute(model, data, &identity, &options, out);
+  if (status == KEDGE_OK) {
+    progress_end(&bar, NULL);
+    printf("%s: base %s, tokenizer %s, data %s\n", out, identity.base, identity.tokenizer, identity.data);
+  } else {
+    progress_clear(&bar);
+  }
+done:
+  kedge_model_free(model);
+  kedge_device_close(device);
+  kedge_dataset_free(data);
+  kedge_tokenizer_free(tokenizer);
+  return status;
+}
+
+/* Options become overrides of a configuration, so that a prior sees the same samples as `kedge train` with that file. */
+static kedge_status run(const char *yaml, const cli_list *overrides, const char *out, int64_t batch) {
+  kedge_config config;
+  KEDGE_TRY(kedge_config_load(&config, yaml, overrides->items, overrides->count));
+  kedge_status status = compute(&config, out, (uint32_t)batch);
+  kedge_config_destroy(&config);
+  return status;
+}
+
+/* "key=value" in new memory, kept until the process ends. */
+static void add(cli_list *list, const char *key, const char *value) {
+  char *text = kedge_format("%s=%s", key, value);
+  if (text) list->items[list->count++] = text;
+}
+
+/* The data files as one override, in YAML's flow form. */
+static void add_files(cli_list *list, const cli_list *files) {
+  char *text = kedge_strdup("");
+  for (size_t i = 0; i < files->count && text; i++) {
+    char *more = kedge_format("%s%s\"%s\"", text, i ? ", " : "", files->items[i]);
+    kedge_free(text);
+    text = more;
+  }
+  if (text && files->count) {
+    char *flow = kedge_format("[%s]", text);
+    if (flow) add(list, "dataset", flow);
+    kedge_free(flow);
+  }
+  kedge_free(text);
+}
+
+int command_prior(int argc, char **argv) {
+  const char *model = NULL, *out = NULL, *config = NULL, *dtype = NULL, *template = NULL;
+  cli_list files = {.count = 0}, arguments;
+  int64_t max_length = 0, batch = 8, threads = 0;
+  const cli_option options[] = {
+      {"--model", CLI_TEXT, &model, "DIR", "folder of the frozen base model", false, 0, 0},
+      {"--data", CLI_TEXTS, &files, "FILE", "JSONL file with the samples to be trained on; may be given again", false, 0, 0},
+      {"--out", CLI_TEXT, &out, "FILE", "prior file to write (safetensors)", true, 0, 0},
+      {"--config", CLI_TEXT, &config, "FILE", "configuration of the run the prior is for: its model, data, length, template", false, 0, 0},
+      {"--max-length", CLI_INT, &max_length, "N", "longest sample in tokens, as in the run (1024)", false, 2, 1048576},
+      {"--prompt-template", CLI_TEXT, &template, "FILE", "template of prompts, as in the run", false, 0, 0},
+      {"--dtype", CLI_TEXT, &dtype, "TYPE", "f32, bf16 or auto: storage of weights and activations (auto)", false, 0, 0},
+      {"--batch-size", CLI_INT, &batch, "N", "samples in one forward pass (8)", false, 1, 65536},
+      {"--threads", CLI_INT, &threads, "N", "CPU threads, 0 = all (0)", false, 0, 4096},
+  };
+  const cli_spec spec = {.command = "prior",
+                         .synopsis = "",
+                         .summary = "Runs the frozen base model once over the training samples and stores, for each sample's prompt\n"
+                                    "and completion and each MoE layer, the mean of the router's probabilities. The file carries\n"
+                                    "hashes of base, tokenizer and data; `kedge train` refuses one that belongs to something else.",
+                         .options = options,
+                         .option_count = sizeof options / sizeof *options,
+                         .examples = "kedge prior --model base --data train.jsonl --out prior.safetensors\n"
+                                     "kedge prior --config run.yaml --out prior.safetensors"};
+  int code;
+  if (!cli_parse(&spec, argc, argv, &arguments, &code)) return code;
+  cli_list overrides = {.count = 0};
+  char number[24];
+  if (model) add(&overrides, "model_name_or_path", model);
+  add_files(&overrides, &files);
+  if (template) add(&overrides, "prompt_template", template);
+  if (dtype) add(&overrides, "dtype", dtype);
+  if (max_length) snprintf(number, sizeof number, "%lld", (long long)max_length), add(&overrides, "max_length", number);
+  if (threads) snprintf(number, sizeof number, "%lld", (long long)threads), add(&overrides, "threads", number);
+  const struct sigaction action = {.sa_handler = on_signal};
+  sigaction(SIGINT, &action, NULL);
+  sigaction(SIGTERM, &action, NULL);
+  kedge_status status = run(config, &overrides, out, batch);
+  for (size_t i = 0; i < overrides.count; i++) kedge_free((void *)(uintptr_t)overrides.items[i]);
+  return cli_finish("prior", status);
+}

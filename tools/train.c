@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * `kedge train`: post-trains a model as a configuration says (models/training/trainer.h). */
+#include "models/training/metrics.h"
+#include "models/training/trainer.h"
+#include "tools/cli.h"
+#include "tools/progress.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+static volatile sig_atomic_t stop_requested;
+
+static void on_signal(int number) {
+  (void)number;
+  if (stop_requested) signal(number, SIG_DFL); /* a third signal ends at once */
+  stop_requested = 1;
+}
+
+typedef struct view {
+  progress bar;
+  bool started;
+  uint64_t tokens;
+} view;
+
+static void note(void *context, const char *line) {
+  view *v = context;
+  if (v->started) progress_clear(&v->bar);
+  fprintf(stderr, "note: %s\n", line);
+}
+
+static void print_interventions(const kedge_setup *s) {
+  if (!s->intervention_count) fprintf(stderr, "router: none\n");
+  for (uint32_t i = 0; i < s->intervention_count; i++) {
+    const kedge_intervention *it = &s->interventions[i];
+    fprintf(stderr, "router: %s, beta %g, prior clipped to [%g/E, %g/E], gate weights from %s logits\n",
+            kedge_router_name(it->id), it->beta, it->eps, it->clip, it->gate_raw ? "raw" : "biased");
+  }
+}
+
+static void started(void *context, const kedge_setup *s, uint64_t updates, uint64_t done) {
+  view *v = context;
+  const kedge_dataset *train = kedge_setup_train(s);
+  const kedge_params *p = &s->model->params;
+  fprintf(stderr, "device: %s, storage %s\n", kedge_device_description(s->device), kedge_dtype_name(s->model->dtype));
+  fprintf(stderr, "model: %s, %llu parameters in %u layers (%u with experts), %u experts, top %u\n", s->model->config.model_type,
+          (unsigned long long)p->total, s->model->config.num_hidden_layers, p->moe_layers, s->model->config.num_experts,
+          s->model->config.num_experts_per_tok);
+  fprintf(stderr, "data: %u samples, %llu tokens, %llu of them trained on; %llu cut at max_length, %llu left out\n", train->count,
+          (unsigned long long)train->offsets[train->count], (unsigned long long)train->stats.supervised,
+          (unsigned long long)train->stats.truncated, (unsigned long long)train->stats.excluded);
+  if (s->eval) fprintf(stderr, "evaluation: %u samples\n", s->eval->count);
+  print_interventions(s);
+  fprintf(stderr, "updates: %llu of %llu to do\n", (unsigned long long)(updates - done), (unsigned long long)updates);
+  progress_init(&v->bar, stderr, "train", "updates", done, updates);
+  v->started = true;
+}
+
+static void advanced(void *context, const kedge_train_progress *p) {
+  view *v = context;
+  char text[96];
+  v->tokens += p->tokens;
+  snprintf(text, sizeof text, "loss %.4f  grad %.3g", p->loss, p->grad_norm);
+  progress_update(&v->bar, p->step, v->tokens, text);
+}
+
+static void logged(void *context, const kedge_train_log *log) {
+  view *v = context;
+  progress_clear(&v->bar);
+  fprintf(stderr, "step %llu  epoch %.3f", (unsigned long long)log->step, log->epoch);
+  for (size_t i = 0; i < log->count; i++) {
+    const char *slash = strrchr(log->items[i].key, '/');
+    bool router = !strncmp(log->items[i].key, "router/", 7);
+    if (router && log->items[i].value == 0) continue;
+    fprintf(stderr, "  %s %.6g", router || !slash || !strncmp(log->items[i].key, "eval/", 5) ? log->items[i].key : slash + 1,
+            log->items[i].value);
+  }
+  fputc('\n', stderr);
+}
+
+static void saved(void *context, const char *path, uint64_t step) {
+  view *v = context;
+  progress_clear(&v->bar);
+  fprintf(stderr, "saved %s/checkpoint-%llu\n", path, (unsigned long long)step);
+}
+
+static bool stop(void *context) {
+  (void)context;
+  return stop_requested != 0;
+}
+
+static kedge_status run(const char *yaml, const cli_list *overrides) {
+  kedge_config config;
+  view v = {.started = false};
+  KEDGE_TRY(kedge_config_load(&config, yaml, overrides->items, overrides->count));
+  char *text = kedge_config_yaml(&config);
+  if (text) fputs(text, stdout);
+  fflush(stdout);
+  kedge_free(text);
+  for (size_t i = 0; i < config.notes.count; i++) note(&v, config.notes.items[i]);
+  const struct sigaction action = {.sa_handler = on_signal};
+  sigaction(SIGINT, &action, NULL);
+  sigaction(SIGTERM, &action, NULL);
+  const kedge_train_hooks hooks = {.note = note,
+                                   .started = started,
+                                   .progress = advanced,
+                                   .logged = logged,
+                                   .saved = saved,
+                                   .stop = stop,
+                                   .context = &v};
+  kedge_train_result result;
+  kedge_status status = kedge_train(&config, &hooks, &result);
+  if (v.started && status == KEDGE_OK) {
+    char a[24], b[24];
+    progress_end(&v.bar, NULL);
+    fprintf(stderr, "trained model in %s; workspace %s, gradients and optimizer %s\n", config.output_dir,
+            cli_bytes(result.workspace_bytes, a), cli_bytes(result.optimizer_bytes, b));
+  } else if (v.started) {
+    progress_clear(&v.bar);
+  }
+  kedge_config_destroy(&config);
+  return status;
+}
+
+int command_train(int argc, char **argv) {
+  const cli_spec spec = {.command = "train",
+                         .synopsis = "CONFIG.yaml [KEY=VALUE ...]",
+                         .summary = "Post-trains a Hugging Face mixture-of-experts model, holding its routing as `router` says.\n"
+                                    "Prints the resolved configuration, then writes checkpoint-N/ folders, metrics.jsonl,\n"
+                                    "trainer_state.json and the trained model into output_dir. SIGINT or SIGTERM saves a\n"
+                                    "checkpoint and stops; resume_from_checkpoint=true goes on exactly there.",
+                         .least = 1,
+                         .most = CLI_MAX_ARGUMENTS,
+                         .examples = "kedge train run.yaml\n"
+                                     "kedge train run.yaml router.intervention=rpb router.beta=1 router.prior=prior.safetensors\n"
+                                     "kedge train run.yaml resume_from_checkpoint=true",
+                         .more = kedge_config_help};
+  cli_list arguments;
+  int code;
+  if (!cli_parse(&spec, argc, argv, &arguments, &code)) return code;
+  const char *yaml = strchr(arguments.items[0], '=') ? NULL : arguments.items[0];
+  cli_list overrides = {.count = 0};
+  for (size_t i = yaml ? 1 : 0; i < arguments.count; i++) overrides.items[overrides.count++] = arguments.items[i];
+  return cli_finish("train", run(yaml, &overrides));
+}
