@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * ctest: quick
  *
- * Parity with transformers on tiny random models (tests/golden): routing, logits, loss, every gradient element-wise, ten AdamW
- * steps; on `ref` and `cpu`, with and without recompute.
+ * Parity with transformers on tiny random models (tests/golden): routing, logits, loss, every gradient
+ * element-wise, ten AdamW steps; on `ref` and `cpu`, with and without recompute.
  */
 #include "models/decoder/pass.h"
 #include "models/training/optimizer.h"
@@ -32,7 +32,8 @@ typedef struct batch {
 
 static batch batch_read(const kedge_st_file *golden, bool labelled) {
   uint64_t tokens, bounds, n;
-  int32_t *ids = kedge_test_ints(golden, "input_ids", &tokens), *cu = kedge_test_ints(golden, "cu_seqlens", &bounds);
+  int32_t *ids = kedge_test_ints(golden, "input_ids", &tokens),
+          *cu = kedge_test_ints(golden, "cu_seqlens", &bounds);
   int32_t *labels = labelled ? kedge_test_ints(golden, "labels", &n) : NULL;
   batch b = {.tokens = (uint32_t)tokens, .size = (uint32_t)tokens + 5};
   b.ids = calloc(b.size, 4), b.positions = calloc(b.size, 4), b.segments = calloc(b.size, 4);
@@ -51,7 +52,9 @@ static batch batch_read(const kedge_st_file *golden, bool labelled) {
   return b;
 }
 
-static void batch_free(batch *b) { free(b->ids), free(b->positions), free(b->segments), free(b->labels), free(b->weights); }
+static void batch_free(batch *b) {
+  free(b->ids), free(b->positions), free(b->segments), free(b->labels), free(b->weights);
+}
 
 static void check(kedge_status status) {
   if (status != KEDGE_OK) fail_msg("%s: %s", kedge_status_name(status), kedge_message());
@@ -62,7 +65,8 @@ static void below(const char *what, double error, double limit) {
 }
 
 /* Largest error of a float output's first rows against a golden tensor. */
-static double output_error(kedge_pass *pass, kedge_value value, const kedge_st_file *golden, const char *name) {
+static double output_error(kedge_pass *pass, kedge_value value, const kedge_st_file *golden,
+                           const char *name) {
   uint64_t count, bytes = kedge_value_bytes(pass->decoder.graph, value);
   double *want = kedge_test_doubles(golden, name, &count);
   float *got = malloc(bytes);
@@ -108,16 +112,19 @@ static void check_gradients(const kedge_optimizer *o, const kedge_st_file *golde
       if (factor == 1) below(full, error, 1e-4);
       double largest = 0;
       for (uint64_t e = 0; e < each; e++) largest = fmax(largest, fabs(want[e]));
-      if (factor != 1 && largest > 0 && error <= 1e-4) fail_msg("%s: a gradient times %g passed", full, factor);
+      if (factor != 1 && largest > 0 && error <= 1e-4)
+        fail_msg("%s: a gradient times %g passed", full, factor);
       free(want);
     }
     free(got);
   }
 }
 
-static void train_ten(kedge_pass *pass, kedge_optimizer *o, const kedge_tokens *tokens, const kedge_st_file *golden) {
+static void train_ten(kedge_pass *pass, kedge_optimizer *o, const kedge_tokens *tokens,
+                      const kedge_st_file *golden) {
   uint64_t n;
-  double *losses = kedge_test_doubles(golden, "train.losses", &n), *norms = kedge_test_doubles(golden, "train.grad_norms", &n);
+  double *losses = kedge_test_doubles(golden, "train.losses", &n),
+         *norms = kedge_test_doubles(golden, "train.grad_norms", &n);
   for (int step = 0; step < 10; step++) {
     float loss;
     kedge_optimizer_norms got;
@@ -150,10 +157,14 @@ static void run(const run_setup *s, bool train) {
   check(kedge_model_load(device, test_golden(path), KEDGE_F32, &model));
   check(kedge_workspace_new(device, &workspace));
   batch b = batch_read(golden, train);
-  const kedge_tokens tokens = {.ids = b.ids, .positions = b.positions, .segments = b.segments, .labels = b.labels,
+  const kedge_tokens tokens = {.ids = b.ids,
+                               .positions = b.positions,
+                               .segments = b.segments,
+                               .labels = b.labels,
                                .weights = b.weights};
   const kedge_decoder_spec spec = {.loss = train, .logits = true, .taps = true, .recompute = s->recompute};
-  const kedge_optimizer_options options = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = 0.1, .max_norm = 1.0};
+  const kedge_optimizer_options options = {
+      .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = 0.1, .max_norm = 1.0};
   kedge_optimizer optimizer = {0};
   if (train) check(kedge_optimizer_init(&optimizer, model, &options, workspace));
   kedge_passes passes;
@@ -174,7 +185,8 @@ static void run(const run_setup *s, bool train) {
 }
 
 static void test_parity(void **state) {
-  static const char *const variants[] = {"qwen3_moe_top2of8", "qwen3_moe_top8of16", "qwen3_moe_mixed", "qwen3_moe_step2"};
+  static const char *const variants[] = {"qwen3_moe_top2of8", "qwen3_moe_top8of16", "qwen3_moe_mixed",
+                                         "qwen3_moe_step2"};
   static const char *const backends[] = {"ref", "cpu"};
   (void)state;
   for (size_t v = 0; v < sizeof variants / sizeof *variants; v++)

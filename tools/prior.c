@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * `kedge prior`: the frozen base router's mean probabilities over a data set's spans (models/routing/prior.h). */
+ * `kedge prior`: the frozen base router's mean probabilities over a data set's spans
+ * (models/routing/prior.h). */
 #include "models/training/setup.h"
 #include "tools/cli.h"
 #include "tools/progress.h"
 
+#include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static volatile sig_atomic_t stop_requested;
@@ -64,7 +67,8 @@ done:
   return status;
 }
 
-/* Options become overrides of a configuration, so that a prior sees the same samples as `kedge train` with that file. */
+/* Options become overrides of a configuration, so that a prior sees the same samples as `kedge train` with
+ * that file. */
 static kedge_status run(const char *yaml, const cli_list *overrides, const char *out, int64_t batch) {
   kedge_config config;
   KEDGE_TRY(kedge_config_load(&config, yaml, overrides->items, overrides->count));
@@ -79,20 +83,23 @@ static void add(cli_list *list, const char *key, const char *value) {
   if (text) list->items[list->count++] = text;
 }
 
-/* The data files as one override, in YAML's flow form. */
+/* The same with the value quoted, for free text. */
+static void add_quoted(cli_list *list, const char *key, const char *value) {
+  json_t *text = json_string(value);
+  char *quoted = text ? json_dumps(text, JSON_ENCODE_ANY) : NULL;
+  if (quoted) add(list, key, quoted);
+  free(quoted);
+  json_decref(text);
+}
+
+/* The data files as one override, a list in flow form. */
 static void add_files(cli_list *list, const cli_list *files) {
-  char *text = kedge_strdup("");
-  for (size_t i = 0; i < files->count && text; i++) {
-    char *more = kedge_format("%s%s\"%s\"", text, i ? ", " : "", files->items[i]);
-    kedge_free(text);
-    text = more;
-  }
-  if (text && files->count) {
-    char *flow = kedge_format("[%s]", text);
-    if (flow) add(list, "dataset", flow);
-    kedge_free(flow);
-  }
-  kedge_free(text);
+  json_t *array = json_array();
+  for (size_t i = 0; i < files->count; i++) json_array_append_new(array, json_string(files->items[i]));
+  char *flow = json_dumps(array, JSON_COMPACT);
+  if (flow && files->count) add(list, "dataset", flow);
+  free(flow);
+  json_decref(array);
 }
 
 int command_prior(int argc, char **argv) {
@@ -101,34 +108,43 @@ int command_prior(int argc, char **argv) {
   int64_t max_length = 0, batch = 8, threads = 0;
   const cli_option options[] = {
       {"--model", CLI_TEXT, &model, "DIR", "folder of the frozen base model", false, 0, 0},
-      {"--data", CLI_TEXTS, &files, "FILE", "JSONL file with the samples to be trained on; may be given again", false, 0, 0},
+      {"--data", CLI_TEXTS, &files, "FILE",
+       "JSONL file with the samples to be trained on; may be given again", false, 0, 0},
       {"--out", CLI_TEXT, &out, "FILE", "prior file to write (safetensors)", true, 0, 0},
-      {"--config", CLI_TEXT, &config, "FILE", "configuration of the run the prior is for: its model, data, length, template", false, 0, 0},
-      {"--max-length", CLI_INT, &max_length, "N", "longest sample in tokens, as in the run (1024)", false, 2, 1048576},
-      {"--prompt-template", CLI_TEXT, &template, "FILE", "template of prompts, as in the run", false, 0, 0},
-      {"--dtype", CLI_TEXT, &dtype, "TYPE", "f32, bf16 or auto: storage of weights and activations (auto)", false, 0, 0},
+      {"--config", CLI_TEXT, &config, "FILE",
+       "configuration of the run the prior is for: its model, data, length, template", false, 0, 0},
+      {"--max-length", CLI_INT, &max_length, "N", "longest sample in tokens, as in the run (1024)", false, 2,
+       1048576},
+      {"--prompt-template", CLI_TEXT, &template, "TEXT",
+       "template of prompts with {prompt} in it, as in the run", false, 0, 0},
+      {"--dtype", CLI_TEXT, &dtype, "TYPE", "f32, bf16 or auto: storage of weights and activations (auto)",
+       false, 0, 0},
       {"--batch-size", CLI_INT, &batch, "N", "samples in one forward pass (8)", false, 1, 65536},
       {"--threads", CLI_INT, &threads, "N", "CPU threads, 0 = all (0)", false, 0, 4096},
   };
-  const cli_spec spec = {.command = "prior",
-                         .synopsis = "",
-                         .summary = "Runs the frozen base model once over the training samples and stores, for each sample's prompt\n"
-                                    "and completion and each MoE layer, the mean of the router's probabilities. The file carries\n"
-                                    "hashes of base, tokenizer and data; `kedge train` refuses one that belongs to something else.",
-                         .options = options,
-                         .option_count = sizeof options / sizeof *options,
-                         .examples = "kedge prior --model base --data train.jsonl --out prior.safetensors\n"
-                                     "kedge prior --config run.yaml --out prior.safetensors"};
+  const cli_spec spec = {
+      .command = "prior",
+      .synopsis = "",
+      .summary =
+          "Runs the frozen base model once over the training samples and stores, for each sample's prompt\n"
+          "and completion and each MoE layer, the mean of the router's probabilities. The file carries\n"
+          "hashes of base, tokenizer and data; `kedge train` refuses one that belongs to something else.",
+      .options = options,
+      .option_count = sizeof options / sizeof *options,
+      .examples = "kedge prior --model base --data train.jsonl --out prior.safetensors\n"
+                  "kedge prior --config run.yaml --out prior.safetensors"};
   int code;
   if (!cli_parse(&spec, argc, argv, &arguments, &code)) return code;
   cli_list overrides = {.count = 0};
   char number[24];
   if (model) add(&overrides, "model_name_or_path", model);
   add_files(&overrides, &files);
-  if (template) add(&overrides, "prompt_template", template);
+  if (template) add_quoted(&overrides, "prompt_template", template);
   if (dtype) add(&overrides, "dtype", dtype);
-  if (max_length) snprintf(number, sizeof number, "%lld", (long long)max_length), add(&overrides, "max_length", number);
-  if (threads) snprintf(number, sizeof number, "%lld", (long long)threads), add(&overrides, "threads", number);
+  if (max_length)
+    snprintf(number, sizeof number, "%lld", (long long)max_length), add(&overrides, "max_length", number);
+  if (threads)
+    snprintf(number, sizeof number, "%lld", (long long)threads), add(&overrides, "threads", number);
   const struct sigaction action = {.sa_handler = on_signal};
   sigaction(SIGINT, &action, NULL);
   sigaction(SIGTERM, &action, NULL);

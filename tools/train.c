@@ -43,16 +43,20 @@ static void started(void *context, const kedge_setup *s, uint64_t updates, uint6
   view *v = context;
   const kedge_dataset *train = kedge_setup_train(s);
   const kedge_params *p = &s->model->params;
-  fprintf(stderr, "device: %s, storage %s\n", kedge_device_description(s->device), kedge_dtype_name(s->model->dtype));
-  fprintf(stderr, "model: %s, %llu parameters in %u layers (%u with experts), %u experts, top %u\n", s->model->config.model_type,
-          (unsigned long long)p->total, s->model->config.num_hidden_layers, p->moe_layers, s->model->config.num_experts,
-          s->model->config.num_experts_per_tok);
-  fprintf(stderr, "data: %u samples, %llu tokens, %llu of them trained on; %llu cut at max_length, %llu left out\n", train->count,
-          (unsigned long long)train->offsets[train->count], (unsigned long long)train->stats.supervised,
-          (unsigned long long)train->stats.truncated, (unsigned long long)train->stats.excluded);
+  fprintf(stderr, "device: %s, storage %s\n", kedge_device_description(s->device),
+          kedge_dtype_name(s->model->dtype));
+  fprintf(stderr, "model: %s, %llu parameters in %u layers (%u with experts), %u experts, top %u\n",
+          s->model->config.model_type, (unsigned long long)p->total, s->model->config.num_hidden_layers,
+          p->moe_layers, s->model->config.num_experts, s->model->config.num_experts_per_tok);
+  fprintf(stderr,
+          "data: %u samples, %llu tokens, %llu of them trained on; %llu cut at max_length, %llu left out\n",
+          train->count, (unsigned long long)train->offsets[train->count],
+          (unsigned long long)train->stats.supervised, (unsigned long long)train->stats.truncated,
+          (unsigned long long)train->stats.excluded);
   if (s->eval) fprintf(stderr, "evaluation: %u samples\n", s->eval->count);
   print_interventions(s);
-  fprintf(stderr, "updates: %llu of %llu to do\n", (unsigned long long)(updates - done), (unsigned long long)updates);
+  fprintf(stderr, "updates: %llu of %llu to do\n", (unsigned long long)(updates - done),
+          (unsigned long long)updates);
   progress_init(&v->bar, stderr, "train", "updates", done, updates);
   v->started = true;
 }
@@ -73,7 +77,8 @@ static void logged(void *context, const kedge_train_log *log) {
     const char *slash = strrchr(log->items[i].key, '/');
     bool router = !strncmp(log->items[i].key, "router/", 7);
     if (router && log->items[i].value == 0) continue;
-    fprintf(stderr, "  %s %.6g", router || !slash || !strncmp(log->items[i].key, "eval/", 5) ? log->items[i].key : slash + 1,
+    fprintf(stderr, "  %s %.6g",
+            router || !slash || !strncmp(log->items[i].key, "eval/", 5) ? log->items[i].key : slash + 1,
             log->items[i].value);
   }
   fputc('\n', stderr);
@@ -124,23 +129,27 @@ static kedge_status run(const char *yaml, const cli_list *overrides) {
 }
 
 int command_train(int argc, char **argv) {
-  const cli_spec spec = {.command = "train",
-                         .synopsis = "CONFIG.yaml [KEY=VALUE ...]",
-                         .summary = "Post-trains a Hugging Face mixture-of-experts model, holding its routing as `router` says.\n"
-                                    "Prints the resolved configuration, then writes checkpoint-N/ folders, metrics.jsonl,\n"
-                                    "trainer_state.json and the trained model into output_dir. SIGINT or SIGTERM saves a\n"
-                                    "checkpoint and stops; resume_from_checkpoint=true goes on exactly there.",
-                         .least = 1,
-                         .most = CLI_MAX_ARGUMENTS,
-                         .examples = "kedge train run.yaml\n"
-                                     "kedge train run.yaml router.intervention=rpb router.beta=1 router.prior=prior.safetensors\n"
-                                     "kedge train run.yaml resume_from_checkpoint=true",
-                         .more = kedge_config_help};
+  const cli_spec spec = {
+      .command = "train",
+      .synopsis = "CONFIG.yaml [KEY=VALUE ...]",
+      .summary =
+          "Post-trains a Hugging Face mixture-of-experts model, holding its routing as `router` says.\n"
+          "Prints the resolved configuration, then writes checkpoint-N/ folders, metrics.jsonl,\n"
+          "trainer_state.json and the trained model into output_dir. SIGINT or SIGTERM saves a\n"
+          "checkpoint and stops; resume_from_checkpoint=true goes on exactly there.",
+      .least = 1,
+      .most = CLI_MAX_ARGUMENTS,
+      .examples =
+          "kedge train run.yaml\n"
+          "kedge train run.yaml router.intervention=rpb router.beta=1 router.prior=prior.safetensors\n"
+          "kedge train run.yaml resume_from_checkpoint=true",
+      .more = kedge_config_help};
   cli_list arguments;
   int code;
   if (!cli_parse(&spec, argc, argv, &arguments, &code)) return code;
   const char *yaml = strchr(arguments.items[0], '=') ? NULL : arguments.items[0];
   cli_list overrides = {.count = 0};
-  for (size_t i = yaml ? 1 : 0; i < arguments.count; i++) overrides.items[overrides.count++] = arguments.items[i];
+  for (size_t i = yaml ? 1 : 0; i < arguments.count; i++)
+    overrides.items[overrides.count++] = arguments.items[i];
   return cli_finish("train", run(yaml, &overrides));
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The blocks of a layer: attention, dense MLP, mixture of experts. Written once for every family; what differs comes from
- * kedge_family_options and the config. Shape suffixes as in decoder.h.
+ * The blocks of a layer: attention, dense MLP, mixture of experts. Written once for every family; what
+ * differs comes from kedge_family_options and the config. Shape suffixes as in decoder.h.
  */
 #include "models/decoder/cache.h"
 #include "models/decoder/decoder.h"
@@ -56,7 +56,8 @@ static kedge_value mlp_block(kedge_build *b, uint32_t layer, kedge_value x_TD) {
   return kedge_linear(b->g, kedge_swiglu(b->g, gate_TF, up_TF), kedge__weight(b, KEDGE_ROLE_MLP_DOWN, layer));
 }
 
-/* The router in f32, whatever the storage dtype: two logits that bf16 could not tell apart still choose rightly. */
+/* The router in f32, whatever the storage dtype: two logits that bf16 could not tell apart still choose
+ * rightly. */
 static kedge_router_values router(kedge_build *b, uint32_t layer, kedge_value x_TD) {
   const kedge_family_options *o = &b->model->params.options;
   const kedge_decoder_spec *s = b->spec;
@@ -91,27 +92,32 @@ static void tap(kedge_build *b, uint32_t index, const kedge_router_values *v) {
   kedge_output(b->g, d->gates_TK[index] = v->weights_TK, "router.gates");
 }
 
-/* y_t = sum over chosen experts of g_te FFN_e(x_t). Rows are gathered while the grouped matmul loads; the gate weight goes in
- * before the down projection, so its gradient needs no expert output. */
+/* y_t = sum over chosen experts of g_te FFN_e(x_t). Rows are gathered while the grouped matmul loads; the
+ * gate weight goes in before the down projection, so its gradient needs no expert output. */
 static kedge_value moe_block(kedge_build *b, uint32_t layer, kedge_value x_TD) {
   kedge_graph *g = b->g;
   kedge_router_values v = router(b, layer, x_TD);
   tap(b, kedge_params_moe_index(&b->model->params, layer), &v);
   kedge_routes routes = kedge_dispatch(g, v.ids_TK, b->model->config.num_experts);
   kedge_value x_RD = kedge_gather_rows(g, x_TD, &routes);
-  kedge_value gate_RI = kedge_grouped_matmul(g, x_RD, kedge__weight(b, KEDGE_ROLE_EXPERT_GATE, layer), &routes, true);
-  kedge_value up_RI = kedge_grouped_matmul(g, x_RD, kedge__weight(b, KEDGE_ROLE_EXPERT_UP, layer), &routes, true);
+  kedge_value gate_RI =
+      kedge_grouped_matmul(g, x_RD, kedge__weight(b, KEDGE_ROLE_EXPERT_GATE, layer), &routes, true);
+  kedge_value up_RI =
+      kedge_grouped_matmul(g, x_RD, kedge__weight(b, KEDGE_ROLE_EXPERT_UP, layer), &routes, true);
   kedge_value act_RI = kedge_swiglu_gated(g, gate_RI, up_RI, v.weights_TK, &routes);
-  kedge_value y_RD = kedge_grouped_matmul(g, act_RI, kedge__weight(b, KEDGE_ROLE_EXPERT_DOWN, layer), &routes, true);
+  kedge_value y_RD =
+      kedge_grouped_matmul(g, act_RI, kedge__weight(b, KEDGE_ROLE_EXPERT_DOWN, layer), &routes, true);
   return kedge_combine_rows(g, y_RD, &routes);
 }
 
 kedge_value kedge__layer(kedge_build *b, uint32_t layer, kedge_value x_TD) {
   kedge_graph *g = b->g;
   if (b->spec->recompute) kedge_region_begin(g, "layer");
-  kedge_value h_TD = kedge_add(g, x_TD, attention_block(b, layer, norm(b, KEDGE_ROLE_INPUT_NORM, layer, x_TD)));
+  kedge_value h_TD =
+      kedge_add(g, x_TD, attention_block(b, layer, norm(b, KEDGE_ROLE_INPUT_NORM, layer, x_TD)));
   kedge_value n_TD = norm(b, KEDGE_ROLE_POST_NORM, layer, h_TD);
-  kedge_value y_TD = kedge_params_is_moe(&b->model->params, layer) ? moe_block(b, layer, n_TD) : mlp_block(b, layer, n_TD);
+  kedge_value y_TD =
+      kedge_params_is_moe(&b->model->params, layer) ? moe_block(b, layer, n_TD) : mlp_block(b, layer, n_TD);
   h_TD = kedge_add(g, h_TD, y_TD);
   if (b->spec->recompute) kedge_region_end(g);
   return h_TD;

@@ -12,11 +12,13 @@ kedge_status kedge_cache_new(const kedge_model *model, uint32_t rows, kedge_cach
   const kedge_hf_config *c = &model->config;
   kedge_cache *cache = *out = kedge_alloc(1, sizeof *cache);
   if (!cache) return KEDGE_ERR_MEMORY;
-  *cache = (kedge_cache){model->dtype, rows, c->num_key_value_heads * c->head_dim, c->num_hidden_layers, NULL};
+  *cache =
+      (kedge_cache){model->dtype, rows, c->num_key_value_heads * c->head_dim, c->num_hidden_layers, NULL};
   cache->buffers = kedge_alloc((size_t)cache->layers * 2, sizeof *cache->buffers);
   kedge_status status = cache->buffers ? KEDGE_OK : KEDGE_ERR_MEMORY;
   for (uint32_t i = 0; status == KEDGE_OK && i < cache->layers * 2; i++)
-    status = kedge_buffer_new(model->device, (uint64_t)rows * cache->width * kedge_dtype_size(cache->dtype), &cache->buffers[i]);
+    status = kedge_buffer_new(model->device, (uint64_t)rows * cache->width * kedge_dtype_size(cache->dtype),
+                              &cache->buffers[i]);
   if (status != KEDGE_OK) {
     kedge_cache_free(cache);
     *out = NULL;
@@ -35,7 +37,8 @@ uint64_t kedge_cache_bytes(const kedge_cache *cache) {
   return 2ull * cache->layers * cache->rows * cache->width * kedge_dtype_size(cache->dtype);
 }
 
-void kedge_cache_values(const kedge_cache *cache, kedge_graph *graph, uint32_t layer, kedge_value *keys, kedge_value *values) {
+void kedge_cache_values(const kedge_cache *cache, kedge_graph *graph, uint32_t layer, kedge_value *keys,
+                        kedge_value *values) {
   const uint32_t dims[] = {cache->rows, cache->width};
   *keys = kedge_parameter(graph, "cache.keys", cache->dtype, 2, dims, cache->buffers[2 * layer], 0);
   *values = kedge_parameter(graph, "cache.values", cache->dtype, 2, dims, cache->buffers[2 * layer + 1], 0);

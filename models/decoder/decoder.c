@@ -45,14 +45,16 @@ static void make_inputs(kedge_build *b) {
     kedge_param_name(p, p->parts > 1 ? p->parts : 0, name);
     d->params[i] = kedge_parameter(b->g, name, m->dtype, p->rank, p->dims, m->weights[i], 0);
   }
-  b->inv_freq = kedge_parameter(b->g, "rope.inv_freq", KEDGE_F32, 1, (uint32_t[]){m->config.head_dim / 2}, m->inv_freq, 0);
+  b->inv_freq = kedge_parameter(b->g, "rope.inv_freq", KEDGE_F32, 1, (uint32_t[]){m->config.head_dim / 2},
+                                m->inv_freq, 0);
 }
 
 static void make_outputs(kedge_build *b, kedge_value h_TD) {
   kedge_decoder *d = b->d;
   kedge_value head = kedge__weight(b, KEDGE_ROLE_HEAD, 0);
   if (!head) head = kedge__weight(b, KEDGE_ROLE_EMBED, 0);
-  h_TD = kedge_rms_norm(b->g, h_TD, kedge__weight(b, KEDGE_ROLE_FINAL_NORM, 0), b->model->config.rms_norm_eps);
+  h_TD =
+      kedge_rms_norm(b->g, h_TD, kedge__weight(b, KEDGE_ROLE_FINAL_NORM, 0), b->model->config.rms_norm_eps);
   if (b->spec->logits)
     kedge_output(b->g, d->logits_TV = kedge_matmul(b->g, h_TD, head, false, true, KEDGE_F32), "logits");
   if (!b->spec->loss) return;

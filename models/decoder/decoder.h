@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The decoder as a graph: embedding, layers (blocks.c), final norm, head or loss. One graph serves one number of tokens (a
- * bucket). Packed sequences are one flat stream of T tokens; nothing is ever padded into a sequence.
+ * The decoder as a graph: embedding, layers (blocks.c), final norm, head or loss. One graph serves one number
+ * of tokens (a bucket). Packed sequences are one flat stream of T tokens; nothing is ever padded into a
+ * sequence.
  *
- * Legend: T tokens of the bucket, D hidden, V vocabulary, L MoE layers, E experts, K experts a token, S rows of the prior.
+ * Legend: T tokens of the bucket, D hidden, V vocabulary, L MoE layers, E experts, K experts a token, S rows
+ * of the prior.
  */
 #ifndef KEDGE_MODELS_DECODER_DECODER_H
 #define KEDGE_MODELS_DECODER_DECODER_H
@@ -11,18 +13,19 @@
 #include "models/decoder/model.h"
 #include "models/routing/router.h"
 
-/* Key/value cache of a generation: per layer two buffers of `rows` rows, storage dtype (models/decoder/cache.h). */
+/* Key/value cache of a generation: per layer two buffers of `rows` rows, storage dtype
+ * (models/decoder/cache.h). */
 typedef struct kedge_cache kedge_cache;
 
 /* What a graph should compute. Zero-initialise, then set. */
 typedef struct kedge_decoder_spec {
-  uint32_t tokens;     /* T > 0 */
-  uint32_t prior_rows; /* S > 0 where an intervention reads the prior */
-  bool loss;           /* nll_T and loss_1 from labels_T and weights_T */
-  bool logits;         /* logits_TV */
-  bool all_double;     /* gradient checks; weights must then be f64 (kedge gradcheck) */
-  bool recompute;      /* layers are recompute regions */
-  bool taps;           /* router logits, ids and weights of every MoE layer are outputs */
+  uint32_t tokens;                         /* T > 0 */
+  uint32_t prior_rows;                     /* S > 0 where an intervention reads the prior */
+  bool loss;                               /* nll_T and loss_1 from labels_T and weights_T */
+  bool logits;                             /* logits_TV */
+  bool all_double;                         /* gradient checks; weights must then be f64 (kedge gradcheck) */
+  bool recompute;                          /* layers are recompute regions */
+  bool taps;                               /* router logits, ids and weights of every MoE layer are outputs */
   const kedge_intervention *interventions; /* training only; NULL: none */
   uint32_t intervention_count;
   const kedge_cache *cache; /* decoding: keys and values go through it */
@@ -32,24 +35,26 @@ typedef struct kedge_decoder_spec {
 typedef struct kedge_decoder {
   kedge_graph *graph;
   /* inputs, i32 unless said */
-  kedge_value ids_T;       /* token ids; 0 for tokens outside any sequence */
-  kedge_value positions_T; /* position in the sequence, from 0 */
-  kedge_value segments_T;  /* index of the sequence's first token, -1 outside any sequence */
-  kedge_value labels_T;    /* id to predict at this token, -1: none */
-  kedge_value weights_T;   /* f32, weight of the token's loss */
-  kedge_value spans_T;     /* row of the prior, -1: none */
-  kedge_value bias_LSE;    /* f32, centred log-prior */
+  kedge_value ids_T;                    /* token ids; 0 for tokens outside any sequence */
+  kedge_value positions_T;              /* position in the sequence, from 0 */
+  kedge_value segments_T;               /* index of the sequence's first token, -1 outside any sequence */
+  kedge_value labels_T;                 /* id to predict at this token, -1: none */
+  kedge_value weights_T;                /* f32, weight of the token's loss */
+  kedge_value spans_T;                  /* row of the prior, -1: none */
+  kedge_value bias_LSE;                 /* f32, centred log-prior */
   kedge_value rows_T, base_T, length_T; /* cache: row to write, first row and number of rows to attend to */
   /* parameters: params[i] stands for the model's parameter i */
   kedge_value *params;
   /* outputs */
   kedge_value nll_T, loss_1, logits_TV; /* f32 */
   kedge_value aux_1;                    /* f32, sum of the interventions' losses (already part of loss_1) */
-  kedge_value *router_TE, *ids_TK, *gates_TK, *bad_1; /* one an MoE layer; bad_1 always, the others with taps */
+  kedge_value *router_TE, *ids_TK, *gates_TK,
+      *bad_1; /* one an MoE layer; bad_1 always, the others with taps */
 } kedge_decoder;
 
 /* Builds a graph. On success the decoder is the caller's to destroy. Errors are the graph's. */
-kedge_status kedge_decoder_build(const kedge_model *model, const kedge_decoder_spec *spec, kedge_decoder *decoder);
+kedge_status kedge_decoder_build(const kedge_model *model, const kedge_decoder_spec *spec,
+                                 kedge_decoder *decoder);
 void kedge_decoder_destroy(kedge_decoder *decoder);
 
 /* While a graph is built: what the blocks share (blocks.c). */

@@ -17,6 +17,6 @@ kedge_status kedge_family_find(const kedge_hf_config *config, const kedge_family
     size_t used = strlen(known);
     snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", families[i]->model_type);
   }
-  return kedge_fail(KEDGE_ERR_UNSUPPORTED, "config.json: key \"model_type\": expected one of %s, got \"%s\"", known,
-                    config->model_type);
+  return kedge_fail(KEDGE_ERR_UNSUPPORTED, "config.json: key \"model_type\": expected one of %s, got \"%s\"",
+                    known, config->model_type);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A model family: its tensor names and options, as data. One file a family (qwen3_moe.c, ...), listed in families.c; the shared
- * builders (blocks.c, decoder.c) read options and never ask which family they serve.
+ * A model family: its tensor names and options, as data. One file a family (qwen3_moe.c, ...), listed in
+ * families.c; the shared builders (blocks.c, decoder.c) read options and never ask which family they serve.
  */
 #ifndef KEDGE_MODELS_DECODER_FAMILY_H
 #define KEDGE_MODELS_DECODER_FAMILY_H
@@ -40,13 +40,13 @@ typedef struct kedge_tensor_name {
 
 /* Everything in which families differ, beyond names and what the config says itself. */
 typedef struct kedge_family_options {
-  bool qk_norm;            /* RMS norm of each query and key head, before rope */
-  bool rope_interleaved;   /* pairs (2i, 2i+1) instead of (i, i + d/2) */
-  double attention_scale;  /* of q.k */
-  uint32_t score_kind;     /* KEDGE_SCORE_* */
-  bool gate_normalise;     /* gate weights divided by their sum over the chosen */
-  double gate_alpha;       /* routed scaling factor */
-  double gate_epsilon;     /* added to that sum */
+  bool qk_norm;           /* RMS norm of each query and key head, before rope */
+  bool rope_interleaved;  /* pairs (2i, 2i+1) instead of (i, i + d/2) */
+  double attention_scale; /* of q.k */
+  uint32_t score_kind;    /* KEDGE_SCORE_* */
+  bool gate_normalise;    /* gate weights divided by their sum over the chosen */
+  double gate_alpha;      /* routed scaling factor */
+  double gate_epsilon;    /* added to that sum */
 } kedge_family_options;
 
 typedef struct kedge_family {

@@ -12,7 +12,9 @@
 
 enum { PIECE = 1 << 20 }; /* elements converted at a time */
 
-static kedge_st_dtype file_dtype(kedge_dtype dtype) { return dtype == KEDGE_BF16 ? KEDGE_ST_BF16 : KEDGE_ST_F32; }
+static kedge_st_dtype file_dtype(kedge_dtype dtype) {
+  return dtype == KEDGE_BF16 ? KEDGE_ST_BF16 : KEDGE_ST_F32;
+}
 
 kedge_dtype kedge_model_file_dtype(const kedge_hf_config *config) {
   return strcmp(config->dtype, "bfloat16") ? KEDGE_F32 : KEDGE_BF16;
@@ -23,14 +25,16 @@ static kedge_status make_inv_freq(kedge_model *m) {
   uint32_t half = m->config.head_dim / 2;
   float *table = kedge_alloc(half, sizeof *table);
   if (!table) return KEDGE_ERR_MEMORY;
-  for (uint32_t i = 0; i < half; i++) table[i] = (float)pow(m->config.rope.theta, -2.0 * i / (double)m->config.head_dim);
+  for (uint32_t i = 0; i < half; i++)
+    table[i] = (float)pow(m->config.rope.theta, -2.0 * i / (double)m->config.head_dim);
   kedge_status status = kedge_buffer_new(m->device, half * sizeof *table, &m->inv_freq);
   if (status == KEDGE_OK) status = kedge_buffer_write(m->inv_freq, 0, table, half * sizeof *table);
   kedge_free(table);
   return status;
 }
 
-kedge_status kedge_model_describe(kedge_device *device, kedge_hf_config *config, kedge_dtype dtype, kedge_model **out) {
+kedge_status kedge_model_describe(kedge_device *device, kedge_hf_config *config, kedge_dtype dtype,
+                                  kedge_model **out) {
   *out = NULL;
   kedge_model *m = kedge_alloc(1, sizeof *m);
   if (!m) {
@@ -47,7 +51,8 @@ kedge_status kedge_model_describe(kedge_device *device, kedge_hf_config *config,
     status = m->weights ? KEDGE_OK : KEDGE_ERR_MEMORY;
   }
   for (uint32_t i = 0; status == KEDGE_OK && i < m->params.count; i++)
-    status = kedge_buffer_new(device, kedge_param_count(&m->params.items[i]) * kedge_dtype_size(dtype), &m->weights[i]);
+    status = kedge_buffer_new(device, kedge_param_count(&m->params.items[i]) * kedge_dtype_size(dtype),
+                              &m->weights[i]);
   if (status == KEDGE_OK) status = make_inv_freq(m);
   if (status != KEDGE_OK) {
     kedge_model_free(m);
@@ -69,7 +74,9 @@ void kedge_model_free(kedge_model *m) {
   kedge_free(m);
 }
 
-/* ---- Load ------------------------------------------------------------------------------------------------------------- */
+/* ---- Load
+ * -------------------------------------------------------------------------------------------------------------
+ */
 
 static kedge_status check_tensor(const kedge_param *param, const kedge_st_tensor *tensor) {
   uint64_t shape[KEDGE_MAX_RANK];
@@ -82,23 +89,25 @@ static kedge_status check_tensor(const kedge_param *param, const kedge_st_tensor
     char got_text[128], want_text[128];
     kedge_st_shape_text(tensor, got_text, sizeof got_text);
     kedge_st_shape_text(&want, want_text, sizeof want_text);
-    return kedge_fail(KEDGE_ERR_MISMATCH, "tensor %s: expected shape %s from config.json, got %s", tensor->name, want_text,
-                      got_text);
+    return kedge_fail(KEDGE_ERR_MISMATCH, "tensor %s: expected shape %s from config.json, got %s",
+                      tensor->name, want_text, got_text);
   }
   if (tensor->dtype != KEDGE_ST_F32 && tensor->dtype != KEDGE_ST_BF16 && tensor->dtype != KEDGE_ST_F16)
-    return kedge_fail(KEDGE_ERR_UNSUPPORTED, "tensor %s: expected dtype F32, BF16 or F16, got %s", tensor->name,
-                      kedge_st_dtype_name(tensor->dtype));
+    return kedge_fail(KEDGE_ERR_UNSUPPORTED, "tensor %s: expected dtype F32, BF16 or F16, got %s",
+                      tensor->name, kedge_st_dtype_name(tensor->dtype));
   return KEDGE_OK;
 }
 
 /* Converts a file tensor into its place in a parameter's buffer. */
-static kedge_status fill_part(kedge_model *m, uint32_t item, uint32_t part, const kedge_st_tensor *tensor, void *piece) {
+static kedge_status fill_part(kedge_model *m, uint32_t item, uint32_t part, const kedge_st_tensor *tensor,
+                              void *piece) {
   const kedge_param *param = &m->params.items[item];
   size_t size = kedge_dtype_size(m->dtype), from_size = kedge_st_dtype_size(tensor->dtype);
   uint64_t count = kedge_param_count(param) / param->parts, start = count * part;
   for (uint64_t at = 0; at < count; at += PIECE) {
     uint64_t n = count - at < PIECE ? count - at : PIECE;
-    KEDGE_TRY(kedge_convert_floats(piece, file_dtype(m->dtype), tensor->data + at * from_size, tensor->dtype, n));
+    KEDGE_TRY(
+        kedge_convert_floats(piece, file_dtype(m->dtype), tensor->data + at * from_size, tensor->dtype, n));
     KEDGE_TRY(kedge_buffer_write(m->weights[item], (start + at) * size, piece, n * size));
   }
   kedge_st_drop(tensor);
@@ -111,7 +120,8 @@ static kedge_status check_tied(const kedge_model *m, const kedge_st_tensor *head
   kedge_param_name(&m->params.items[kedge_params_find(&m->params, KEDGE_ROLE_EMBED, 0)], 0, name);
   KEDGE_TRY(kedge_checkpoint_require(m->source, name, &embed));
   if (embed->bytes == head->bytes && !memcmp(embed->data, head->data, head->bytes)) return KEDGE_OK;
-  return kedge_fail(KEDGE_ERR_MISMATCH, "tensor %s: config.json ties it to %s, but their contents differ", head->name, name);
+  return kedge_fail(KEDGE_ERR_MISMATCH, "tensor %s: config.json ties it to %s, but their contents differ",
+                    head->name, name);
 }
 
 /* Every file tensor is consumed, ignored by name, or an error. */
@@ -125,7 +135,8 @@ static kedge_status check_leftovers(kedge_model *m) {
       continue;
     }
     if (!kedge_params_ignores(&m->params, tensor->name))
-      return kedge_fail(KEDGE_ERR_MISMATCH, "tensor %s (in %s) is not part of a %s model with this config.json", tensor->name,
+      return kedge_fail(KEDGE_ERR_MISMATCH,
+                        "tensor %s (in %s) is not part of a %s model with this config.json", tensor->name,
                         kedge_checkpoint_shard_of(m->source, tensor), m->config.model_type);
     KEDGE_TRY(kedge_notes_add(&m->notes, "tensor %s is a stale buffer and is ignored", tensor->name));
   }
@@ -149,7 +160,8 @@ static kedge_status fill_all(kedge_model *m) {
   return status;
 }
 
-kedge_status kedge_model_load(kedge_device *device, const char *directory, kedge_dtype dtype, kedge_model **out) {
+kedge_status kedge_model_load(kedge_device *device, const char *directory, kedge_dtype dtype,
+                              kedge_model **out) {
   kedge_hf_config config;
   kedge_model *m = NULL;
   *out = NULL;
@@ -165,7 +177,9 @@ kedge_status kedge_model_load(kedge_device *device, const char *directory, kedge
   return KEDGE_OK;
 }
 
-/* ---- Save ------------------------------------------------------------------------------------------------------------- */
+/* ---- Save
+ * -------------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct save_context {
   const kedge_model *model;
@@ -174,8 +188,8 @@ typedef struct save_context {
 } save_context;
 
 /* Bytes [offset, offset + bytes) of a file tensor, from the device. */
-static kedge_status fetch(void *context, const kedge_st_tensor *tensor, uint64_t offset, void *buffer, uint64_t bytes,
-                          bool *own) {
+static kedge_status fetch(void *context, const kedge_st_tensor *tensor, uint64_t offset, void *buffer,
+                          uint64_t bytes, bool *own) {
   save_context *c = context;
   const kedge_model *m = c->model;
   uint32_t item, part;
@@ -190,11 +204,13 @@ static kedge_status fetch(void *context, const kedge_st_tensor *tensor, uint64_t
   const kedge_dtype dtype = master ? KEDGE_F32 : m->dtype;
   uint64_t size = kedge_st_dtype_size(tensor->dtype), count = bytes / size;
   uint64_t start = kedge_param_count(param) / param->parts * part + offset / size;
-  KEDGE_TRY(kedge_buffer_read(from, start * kedge_dtype_size(dtype), c->piece, count * kedge_dtype_size(dtype)));
+  KEDGE_TRY(
+      kedge_buffer_read(from, start * kedge_dtype_size(dtype), c->piece, count * kedge_dtype_size(dtype)));
   return kedge_convert_floats(buffer, tensor->dtype, c->piece, file_dtype(dtype), count);
 }
 
-kedge_status kedge_model_save(const kedge_model *m, kedge_buffer *const *masters, const char *folder, kedge_notes *notes) {
+kedge_status kedge_model_save(const kedge_model *m, kedge_buffer *const *masters, const char *folder,
+                              kedge_notes *notes) {
   if (!m->source) return kedge_fail(KEDGE_ERR_ARGUMENT, "a model without files has no layout to be saved in");
   save_context c = {m, masters, kedge_alloc(KEDGE_ST_PIECE, 2)};
   if (!c.piece) return KEDGE_ERR_MEMORY;

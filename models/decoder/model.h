@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A model: config, parameter list and weights on a device. Loads from and saves to Hugging Face directories. Siblings:
- * parameters.h lists, decoder.h builds graphs, initialise.h makes random models.
+ * A model: config, parameter list and weights on a device. Loads from and saves to Hugging Face directories.
+ * Siblings: parameters.h lists, decoder.h builds graphs, initialise.h makes random models.
  */
 #ifndef KEDGE_MODELS_DECODER_MODEL_H
 #define KEDGE_MODELS_DECODER_MODEL_H
@@ -12,32 +12,36 @@
 typedef struct kedge_model {
   kedge_hf_config config;
   kedge_params params;
-  kedge_device *device; /* borrowed */
-  kedge_dtype dtype;    /* of the weights on the device: f32 or bf16 */
-  kedge_buffer **weights; /* one a parameter */
-  kedge_buffer *inv_freq; /* f32 [head_dim/2], the rotary frequencies */
+  kedge_device *device;     /* borrowed */
+  kedge_dtype dtype;        /* of the weights on the device: f32 or bf16 */
+  kedge_buffer **weights;   /* one a parameter */
+  kedge_buffer *inv_freq;   /* f32 [head_dim/2], the rotary frequencies */
   kedge_checkpoint *source; /* the files that it was loaded from; NULL for a described model */
   kedge_notes notes;        /* what was odd about the files */
 } kedge_model;
 
-/* Loads config.json and all weights of a model directory, converting to `dtype`. Every parameter is filled exactly once and
- * every file tensor is consumed, or on the family's short list of stale ones (noted), or an error naming it. Errors: those of
- * kedge_hf_config_load and kedge_checkpoint_open; ERR_MISMATCH (a missing, unknown or wrongly shaped tensor). Owned by the
- * caller. */
-kedge_status kedge_model_load(kedge_device *device, const char *directory, kedge_dtype dtype, kedge_model **model);
+/* Loads config.json and all weights of a model directory, converting to `dtype`. Every parameter is filled
+ * exactly once and every file tensor is consumed, or on the family's short list of stale ones (noted), or an
+ * error naming it. Errors: those of kedge_hf_config_load and kedge_checkpoint_open; ERR_MISMATCH (a missing,
+ * unknown or wrongly shaped tensor). Owned by the caller. */
+kedge_status kedge_model_load(kedge_device *device, const char *directory, kedge_dtype dtype,
+                              kedge_model **model);
 
-/* A model with buffers but without contents, from a parsed config, which it takes over (also on failure). For planning on
- * `null`. */
-kedge_status kedge_model_describe(kedge_device *device, kedge_hf_config *config, kedge_dtype dtype, kedge_model **model);
+/* A model with buffers but without contents, from a parsed config, which it takes over (also on failure). For
+ * planning on `null`. */
+kedge_status kedge_model_describe(kedge_device *device, kedge_hf_config *config, kedge_dtype dtype,
+                                  kedge_model **model);
 void kedge_model_free(kedge_model *model);
 
-/* The dtype that a model's files suggest for computing on a device: bf16 files on hardware that gains from it, else f32. */
+/* The dtype that a model's files suggest for computing on a device: bf16 files on hardware that gains from
+ * it, else f32. */
 kedge_dtype kedge_model_file_dtype(const kedge_hf_config *config);
 
-/* Writes the weights into `folder` (an existing empty folder, normally that of a kedge_directory) in the layout of the source:
- * names, shards, dtypes, index, and the other files of the directory. masters (NULL, or one f32 buffer or NULL a parameter)
- * stand for the weights where given. */
-kedge_status kedge_model_save(const kedge_model *model, kedge_buffer *const *masters, const char *folder, kedge_notes *notes);
+/* Writes the weights into `folder` (an existing empty folder, normally that of a kedge_directory) in the
+ * layout of the source: names, shards, dtypes, index, and the other files of the directory. masters (NULL, or
+ * one f32 buffer or NULL a parameter) stand for the weights where given. */
+kedge_status kedge_model_save(const kedge_model *model, kedge_buffer *const *masters, const char *folder,
+                              kedge_notes *notes);
 
 /* 32 hex digits over all tensors of the source files, in name order. ERR_ARGUMENT for a described model. */
 kedge_status kedge_model_hash(const kedge_model *model, char hash[33]);

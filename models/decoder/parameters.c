@@ -14,32 +14,60 @@ typedef struct kedge_file_name {
 } kedge_file_name;
 
 /* Shape of a role's tensor. Returns the rank; 0 if this layer (dense or MoE) does not have the role. */
-static uint32_t role_shape(const kedge_params *p, kedge_role role, uint32_t layer, uint32_t dims[KEDGE_MAX_RANK]) {
+static uint32_t role_shape(const kedge_params *p, kedge_role role, uint32_t layer,
+                           uint32_t dims[KEDGE_MAX_RANK]) {
   const kedge_hf_config *c = &p->config;
   const uint32_t D = c->hidden_size, V = c->vocab_size, E = c->num_experts, I = c->moe_intermediate_size,
-                 F = c->intermediate_size, q = c->num_attention_heads * c->head_dim, kv = c->num_key_value_heads * c->head_dim;
+                 F = c->intermediate_size, q = c->num_attention_heads * c->head_dim,
+                 kv = c->num_key_value_heads * c->head_dim;
   const bool moe = kedge_hf_layer_is_sparse(c, layer);
   uint32_t rank = 2, a = 0, b = 0, d = 0;
   switch (role) {
-  case KEDGE_ROLE_EMBED: a = V, b = D; break;
-  case KEDGE_ROLE_HEAD: a = V, b = D, rank = c->tie_word_embeddings ? 0 : 2; break;
+  case KEDGE_ROLE_EMBED:
+    a = V, b = D;
+    break;
+  case KEDGE_ROLE_HEAD:
+    a = V, b = D, rank = c->tie_word_embeddings ? 0 : 2;
+    break;
   case KEDGE_ROLE_FINAL_NORM:
   case KEDGE_ROLE_INPUT_NORM:
-  case KEDGE_ROLE_POST_NORM: rank = 1, a = D; break;
-  case KEDGE_ROLE_Q: a = q, b = D; break;
+  case KEDGE_ROLE_POST_NORM:
+    rank = 1, a = D;
+    break;
+  case KEDGE_ROLE_Q:
+    a = q, b = D;
+    break;
   case KEDGE_ROLE_K:
-  case KEDGE_ROLE_V: a = kv, b = D; break;
-  case KEDGE_ROLE_O: a = D, b = q; break;
+  case KEDGE_ROLE_V:
+    a = kv, b = D;
+    break;
+  case KEDGE_ROLE_O:
+    a = D, b = q;
+    break;
   case KEDGE_ROLE_Q_NORM:
-  case KEDGE_ROLE_K_NORM: rank = p->options.qk_norm ? 1 : 0, a = c->head_dim; break;
+  case KEDGE_ROLE_K_NORM:
+    rank = p->options.qk_norm ? 1 : 0, a = c->head_dim;
+    break;
   case KEDGE_ROLE_MLP_GATE:
-  case KEDGE_ROLE_MLP_UP: rank = moe ? 0 : 2, a = F, b = D; break;
-  case KEDGE_ROLE_MLP_DOWN: rank = moe ? 0 : 2, a = D, b = F; break;
-  case KEDGE_ROLE_ROUTER: rank = moe ? 2 : 0, a = E, b = D; break;
+  case KEDGE_ROLE_MLP_UP:
+    rank = moe ? 0 : 2, a = F, b = D;
+    break;
+  case KEDGE_ROLE_MLP_DOWN:
+    rank = moe ? 0 : 2, a = D, b = F;
+    break;
+  case KEDGE_ROLE_ROUTER:
+    rank = moe ? 2 : 0, a = E, b = D;
+    break;
   case KEDGE_ROLE_EXPERT_GATE:
-  case KEDGE_ROLE_EXPERT_UP: rank = moe ? 3 : 0, a = E, b = I, d = D; break;
-  case KEDGE_ROLE_EXPERT_DOWN: rank = moe ? 3 : 0, a = E, b = D, d = I; break;
-  case KEDGE_ROLE_COUNT: rank = 0; break;
+  case KEDGE_ROLE_EXPERT_UP:
+    rank = moe ? 3 : 0, a = E, b = I, d = D;
+    break;
+  case KEDGE_ROLE_EXPERT_DOWN:
+    rank = moe ? 3 : 0, a = E, b = D, d = I;
+    break;
+  case KEDGE_ROLE_COUNT:
+    rank = 0;
+    break;
   }
   const uint32_t all[KEDGE_MAX_RANK] = {a, b, d, 1};
   for (uint32_t i = 0; i < KEDGE_MAX_RANK; i++) dims[i] = i < rank ? all[i] : 1;
@@ -57,7 +85,8 @@ static kedge_status add(kedge_params *p, kedge_role role, uint32_t layer) {
   item.rank = role_shape(p, role, layer, item.dims);
   if (!item.rank || !item.pattern) return KEDGE_OK;
   if (kedge_param_count(&item) > INT32_MAX)
-    return kedge_fail(KEDGE_ERR_UNSUPPORTED, "config.json: %s would have more than 2147483647 elements", item.pattern);
+    return kedge_fail(KEDGE_ERR_UNSUPPORTED, "config.json: %s would have more than 2147483647 elements",
+                      item.pattern);
   if (strstr(item.pattern, "{e}")) item.parts = item.dims[0];
   item.decay = item.rank >= 2;
   uint32_t row = role < KEDGE_ROLE_GLOBAL_COUNT ? 0 : layer + 1;
@@ -96,7 +125,8 @@ static kedge_status list_names(kedge_params *p) {
   return KEDGE_OK;
 }
 
-bool kedge_params_lookup(const kedge_params *p, const char *name, uint32_t *item, uint32_t *part, bool *tied) {
+bool kedge_params_lookup(const kedge_params *p, const char *name, uint32_t *item, uint32_t *part,
+                         bool *tied) {
   kedge_file_name key;
   if (strlen(name) >= sizeof key.name) return false;
   snprintf(key.name, sizeof key.name, "%s", name);
@@ -153,7 +183,9 @@ uint32_t kedge_params_find(const kedge_params *p, kedge_role role, uint32_t laye
   return at ? at - 1 : UINT32_MAX;
 }
 
-bool kedge_params_is_moe(const kedge_params *p, uint32_t layer) { return kedge_hf_layer_is_sparse(&p->config, layer); }
+bool kedge_params_is_moe(const kedge_params *p, uint32_t layer) {
+  return kedge_hf_layer_is_sparse(&p->config, layer);
+}
 
 uint32_t kedge_params_moe_index(const kedge_params *p, uint32_t layer) {
   uint32_t index = 0;
@@ -179,7 +211,8 @@ void kedge_param_name(const kedge_param *param, uint32_t part, char name[KEDGE_N
     bool layer = !strncmp(c, "{l}", 3), expert = !strncmp(c, "{e}", 3);
     if (layer || expert) {
       bool star = expert && part == param->parts && param->parts > 1;
-      at += (size_t)(star ? snprintf(name + at, 12, "*") : snprintf(name + at, 12, "%u", layer ? param->layer : part));
+      at += (size_t)(star ? snprintf(name + at, 12, "*")
+                          : snprintf(name + at, 12, "%u", layer ? param->layer : part));
       c += 2;
     } else {
       name[at++] = *c;
@@ -194,4 +227,6 @@ uint32_t kedge_param_part_shape(const kedge_param *param, uint64_t shape[KEDGE_M
   return param->rank - skip;
 }
 
-bool kedge_param_is_router(const kedge_param *param) { return param->role == KEDGE_ROLE_ROUTER; }
+bool kedge_param_is_router(const kedge_param *param) {
+  return param->role == KEDGE_ROLE_ROUTER;
+}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The list of a model's parameters: shapes, roles, names in files. Needs only a config; no weights. Siblings: model.h holds the
- * weights on a device, decoder.h builds graphs on them.
+ * The list of a model's parameters: shapes, roles, names in files. Needs only a config; no weights. Siblings:
+ * model.h holds the weights on a device, decoder.h builds graphs on them.
  */
 #ifndef KEDGE_MODELS_DECODER_PARAMETERS_H
 #define KEDGE_MODELS_DECODER_PARAMETERS_H
@@ -26,11 +26,11 @@ typedef struct kedge_params {
   kedge_family_options options;
   kedge_param *items;
   uint32_t count;
-  uint32_t *index;      /* [layers + 1][KEDGE_ROLE_COUNT] -> item + 1, 0: absent; row 0 holds the global roles */
-  uint32_t moe_layers;  /* number of MoE layers */
-  uint64_t total;       /* parameters */
-  uint64_t tensors;     /* tensors in files */
-  uint64_t active;      /* parameters that one token uses: its K experts, the head, no embedding table */
+  uint32_t *index; /* [layers + 1][KEDGE_ROLE_COUNT] -> item + 1, 0: absent; row 0 holds the global roles */
+  uint32_t moe_layers; /* number of MoE layers */
+  uint64_t total;      /* parameters */
+  uint64_t tensors;    /* tensors in files */
+  uint64_t active;     /* parameters that one token uses: its K experts, the head, no embedding table */
   struct kedge_file_name *names; /* sorted; see kedge_params_lookup */
   uint32_t name_count;
 } kedge_params;
@@ -47,11 +47,13 @@ uint32_t kedge_params_moe_index(const kedge_params *params, uint32_t layer);
 uint32_t kedge_params_moe_layer(const kedge_params *params, uint32_t index);
 
 uint64_t kedge_param_count(const kedge_param *param);
-/* Name of the file tensor of a part; for a stack of experts with part == param->parts the stack's own name ("experts.*"). */
+/* Name of the file tensor of a part; for a stack of experts with part == param->parts the stack's own name
+ * ("experts.*"). */
 void kedge_param_name(const kedge_param *param, uint32_t part, char name[KEDGE_NAME_SIZE]);
-/* The parameter and part that a file tensor's name stands for; false if the model has none of that name. A tied head's name
- * stands for the embedding, with *tied set. */
-bool kedge_params_lookup(const kedge_params *params, const char *name, uint32_t *item, uint32_t *part, bool *tied);
+/* The parameter and part that a file tensor's name stands for; false if the model has none of that name. A
+ * tied head's name stands for the embedding, with *tied set. */
+bool kedge_params_lookup(const kedge_params *params, const char *name, uint32_t *item, uint32_t *part,
+                         bool *tied);
 /* True for file tensors that are known to be stale (rotary tables) and are left out with a note. */
 bool kedge_params_ignores(const kedge_params *params, const char *name);
 /* Shape of one file tensor; returns its rank. */

@@ -3,8 +3,9 @@
 #include "models/decoder/pass.h"
 
 void kedge_passes_init(kedge_passes *b, const kedge_model *model, const kedge_decoder_spec *spec,
-                        kedge_workspace *workspace, kedge_pass_extend extend, void *context) {
-  *b = (kedge_passes){.model = model, .spec = *spec, .extend = extend, .context = context, .workspace = workspace};
+                       kedge_workspace *workspace, kedge_pass_extend extend, void *context) {
+  *b = (kedge_passes){
+      .model = model, .spec = *spec, .extend = extend, .context = context, .workspace = workspace};
 }
 
 static void pass_free(kedge_pass *pass) {
@@ -51,7 +52,8 @@ kedge_status kedge_passes_get(kedge_passes *b, uint32_t tokens, uint32_t prior_r
 }
 
 static kedge_status write(kedge_pass *b, kedge_value value, const void *data) {
-  return value ? kedge_exec_write(b->exec, value, data, kedge_value_bytes(b->decoder.graph, value)) : KEDGE_OK;
+  return value ? kedge_exec_write(b->exec, value, data, kedge_value_bytes(b->decoder.graph, value))
+               : KEDGE_OK;
 }
 
 kedge_status kedge_pass_run(kedge_pass *b, const kedge_tokens *t) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Executions by bucket. A batch is one flat stream whose length is rounded up to a bucket; each bucket's graph is built and
- * planned once and kept. All buckets share one workspace.
+ * Executions by bucket. A batch is one flat stream whose length is rounded up to a bucket; each bucket's
+ * graph is built and planned once and kept. All buckets share one workspace.
  */
 #ifndef KEDGE_MODELS_DECODER_PASS_H
 #define KEDGE_MODELS_DECODER_PASS_H
@@ -15,7 +15,8 @@ typedef struct kedge_pass {
   kedge_exec *exec;
 } kedge_pass;
 
-/* Called after a decoder is built and before it is planned: appends what else the graph should do (gradients). */
+/* Called after a decoder is built and before it is planned: appends what else the graph should do
+ * (gradients). */
 typedef kedge_status (*kedge_pass_extend)(void *context, kedge_decoder *decoder);
 
 typedef struct kedge_passes {
@@ -30,14 +31,14 @@ typedef struct kedge_passes {
 
 /* `extend` may be NULL. The model and workspace are borrowed. */
 void kedge_passes_init(kedge_passes *passes, const kedge_model *model, const kedge_decoder_spec *spec,
-                        kedge_workspace *workspace, kedge_pass_extend extend, void *context);
+                       kedge_workspace *workspace, kedge_pass_extend extend, void *context);
 void kedge_passes_destroy(kedge_passes *passes);
 
 /* The bucket for exactly `tokens` and `prior_rows` (both already rounded), built on first use. Borrowed. */
 kedge_status kedge_passes_get(kedge_passes *passes, uint32_t tokens, uint32_t prior_rows, kedge_pass **pass);
 
-/* Token inputs of a run: arrays of the bucket's T entries; labels and weights for graphs with a loss, spans and bias for graphs
- * with a prior. */
+/* Token inputs of a run: arrays of the bucket's T entries; labels and weights for graphs with a loss, spans
+ * and bias for graphs with a prior. */
 typedef struct kedge_tokens {
   const int32_t *ids, *positions, *segments, *labels, *spans;
   const float *weights;

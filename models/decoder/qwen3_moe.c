@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Qwen3-MoE (Qwen3-30B-A3B and kin): grouped-query attention with an RMS norm on each query and key head before rotate-half
- * rope; softmax router, greedy top-k, weights normalised over the chosen experts if norm_topk_prob; no shared expert.
+ * Qwen3-MoE (Qwen3-30B-A3B and kin): grouped-query attention with an RMS norm on each query and key head
+ * before rotate-half rope; softmax router, greedy top-k, weights normalised over the chosen experts if
+ * norm_topk_prob; no shared expert.
  */
 #include "models/decoder/family.h"
 

@@ -19,15 +19,16 @@ static kedge_status find(kedge_prior *p, const char *name, kedge_st_dtype dtype,
                          const kedge_st_tensor **tensor) {
   *tensor = kedge_st_find(p->file, name);
   if (*tensor && (*tensor)->dtype == dtype && (*tensor)->rank == rank) return KEDGE_OK;
-  return kedge_fail(KEDGE_ERR_FORMAT, "%s: tensor %s: expected %s with %u dimensions, got %s", kedge_st_path(p->file), name,
-                    kedge_st_dtype_name(dtype), rank, *tensor ? kedge_st_dtype_name((*tensor)->dtype) : "nothing");
+  return kedge_fail(KEDGE_ERR_FORMAT, "%s: tensor %s: expected %s with %u dimensions, got %s",
+                    kedge_st_path(p->file), name, kedge_st_dtype_name(dtype), rank,
+                    *tensor ? kedge_st_dtype_name((*tensor)->dtype) : "nothing");
 }
 
 static kedge_status hash_of(const kedge_prior *p, const char *key, char hash[33]) {
   const char *text = kedge_st_metadata(p->file, key);
   if (!text || strlen(text) != 32)
-    return kedge_fail(KEDGE_ERR_FORMAT, "%s: metadata %s: expected 32 hex digits, got %s", kedge_st_path(p->file), key,
-                      text ? text : "nothing");
+    return kedge_fail(KEDGE_ERR_FORMAT, "%s: metadata %s: expected 32 hex digits, got %s",
+                      kedge_st_path(p->file), key, text ? text : "nothing");
   memcpy(hash, text, 33);
   return KEDGE_OK;
 }
@@ -40,7 +41,8 @@ static kedge_status read_header(kedge_prior *p) {
   const uint64_t *s = p->prior->shape;
   if (s[0] > INT32_MAX || s[1] != 2 || s[2] > 65536 || s[3] > 65536 || p->counts->shape[0] != s[0] ||
       p->counts->shape[1] != 2 || p->ids->shape[0] != s[0] || p->layers->shape[0] != s[2])
-    return kedge_fail(KEDGE_ERR_FORMAT, "%s: the shapes of prior_qa, counts, sample_ids and layers do not fit together",
+    return kedge_fail(KEDGE_ERR_FORMAT,
+                      "%s: the shapes of prior_qa, counts, sample_ids and layers do not fit together",
                       kedge_st_path(p->file));
   p->samples = (uint32_t)s[0];
   p->moe_layers = (uint32_t)s[2];
@@ -71,29 +73,41 @@ void kedge_prior_free(kedge_prior *p) {
   kedge_free(p);
 }
 
-uint32_t kedge_prior_samples(const kedge_prior *p) { return p->samples; }
-uint32_t kedge_prior_layers(const kedge_prior *p) { return p->moe_layers; }
-uint32_t kedge_prior_experts(const kedge_prior *p) { return p->experts; }
-kedge_prior_identity kedge_prior_get_identity(const kedge_prior *p) { return p->identity; }
+uint32_t kedge_prior_samples(const kedge_prior *p) {
+  return p->samples;
+}
+uint32_t kedge_prior_layers(const kedge_prior *p) {
+  return p->moe_layers;
+}
+uint32_t kedge_prior_experts(const kedge_prior *p) {
+  return p->experts;
+}
+kedge_prior_identity kedge_prior_get_identity(const kedge_prior *p) {
+  return p->identity;
+}
 
-kedge_status kedge_prior_check(const kedge_prior *p, const kedge_prior_identity *id, const kedge_params *params) {
+kedge_status kedge_prior_check(const kedge_prior *p, const kedge_prior_identity *id,
+                               const kedge_params *params) {
   const char *path = kedge_st_path(p->file);
   if (p->moe_layers != params->moe_layers || p->experts != params->config.num_experts)
-    return kedge_fail(KEDGE_ERR_MISMATCH, "%s: prior of %u MoE layers with %u experts, the model has %u with %u", path,
+    return kedge_fail(KEDGE_ERR_MISMATCH,
+                      "%s: prior of %u MoE layers with %u experts, the model has %u with %u", path,
                       p->moe_layers, p->experts, params->moe_layers, params->config.num_experts);
   if (strcmp(p->identity.base, id->base))
-    return kedge_fail(KEDGE_ERR_MISMATCH, "%s: prior of another base model (hash %s, this model has %s)", path,
-                      p->identity.base, id->base);
+    return kedge_fail(KEDGE_ERR_MISMATCH, "%s: prior of another base model (hash %s, this model has %s)",
+                      path, p->identity.base, id->base);
   if (strcmp(p->identity.tokenizer, id->tokenizer))
-    return kedge_fail(KEDGE_ERR_MISMATCH, "%s: prior made with another tokenizer (hash %s, this model has %s)", path,
+    return kedge_fail(KEDGE_ERR_MISMATCH,
+                      "%s: prior made with another tokenizer (hash %s, this model has %s)", path,
                       p->identity.tokenizer, id->tokenizer);
   if (p->identity.max_length != id->max_length)
-    return kedge_fail(KEDGE_ERR_MISMATCH, "%s: prior made with max_length %u, this run has %u", path, p->identity.max_length,
-                      id->max_length);
+    return kedge_fail(KEDGE_ERR_MISMATCH, "%s: prior made with max_length %u, this run has %u", path,
+                      p->identity.max_length, id->max_length);
   if (strcmp(p->identity.data, id->data))
-    return kedge_fail(KEDGE_ERR_MISMATCH,
-                      "%s: prior of other data (hash %s, this run's samples have %s): other files, order or template", path,
-                      p->identity.data, id->data);
+    return kedge_fail(
+        KEDGE_ERR_MISMATCH,
+        "%s: prior of other data (hash %s, this run's samples have %s): other files, order or template", path,
+        p->identity.data, id->data);
   return KEDGE_OK;
 }
 
@@ -130,36 +144,41 @@ static kedge_status read_row(const kedge_prior *p, uint32_t row, uint32_t span, 
     sum += (double)pi[e];
   }
   if (finite && fabs(sum - 1) <= 1e-3) return KEDGE_OK;
-  return kedge_fail(KEDGE_ERR_FORMAT, "%s: prior_qa row (sample %u, span %u, layer %u): expected probabilities that sum to 1, got sum %g",
-                    kedge_st_path(p->file), row, span, layer, sum);
+  return kedge_fail(
+      KEDGE_ERR_FORMAT,
+      "%s: prior_qa row (sample %u, span %u, layer %u): expected probabilities that sum to 1, got sum %g",
+      kedge_st_path(p->file), row, span, layer, sum);
 }
 
 /* Both spans of a sample as one: their mean weighted by tokens, into both rows. pi is room for three rows. */
-static kedge_status fill_whole(const kedge_prior *p, uint32_t row, const int32_t tokens[2], uint32_t layer, float *pi) {
+static kedge_status fill_whole(const kedge_prior *p, uint32_t row, const int32_t tokens[2], uint32_t layer,
+                               float *pi) {
   float *q = pi + p->experts, *a = q + p->experts;
   memset(q, 0, 2 * p->experts * sizeof *q);
   if (tokens[0] > 0) KEDGE_TRY(read_row(p, row, 0, layer, q));
   if (tokens[1] > 0) KEDGE_TRY(read_row(p, row, 1, layer, a));
   double total = (double)tokens[0] + tokens[1];
-  for (uint32_t e = 0; e < p->experts; e++) pi[e] = (float)((tokens[0] * (double)q[e] + tokens[1] * (double)a[e]) / total);
+  for (uint32_t e = 0; e < p->experts; e++)
+    pi[e] = (float)((tokens[0] * (double)q[e] + tokens[1] * (double)a[e]) / total);
   return KEDGE_OK;
 }
 
 /* The rows of local sample `i` in the table. */
-static kedge_status fill_sample(const kedge_prior *p, const kedge_intervention *it, uint32_t row, uint32_t i, uint32_t rows,
-                                float *pi, float *bias_LSE) {
+static kedge_status fill_sample(const kedge_prior *p, const kedge_intervention *it, uint32_t row, uint32_t i,
+                                uint32_t rows, float *pi, float *bias_LSE) {
   int32_t tokens[2];
   memcpy(tokens, p->counts->data + 8ull * row, sizeof tokens);
   for (uint32_t span = 0; span < 2; span++)
     for (uint32_t l = 0; tokens[span] > 0 && l < p->moe_layers; l++) {
       KEDGE_TRY(it->whole_sample ? fill_whole(p, row, tokens, l, pi) : read_row(p, row, span, l, pi));
-      kedge_prior_bias(pi, p->experts, it->eps, it->clip, bias_LSE + ((uint64_t)l * rows + 2 * i + span) * p->experts);
+      kedge_prior_bias(pi, p->experts, it->eps, it->clip,
+                       bias_LSE + ((uint64_t)l * rows + 2 * i + span) * p->experts);
     }
   return KEDGE_OK;
 }
 
-kedge_status kedge_prior_fill(const kedge_prior *p, const kedge_intervention *it, const uint64_t *sample_ids, uint32_t count,
-                              uint32_t rows, float *bias_LSE) {
+kedge_status kedge_prior_fill(const kedge_prior *p, const kedge_intervention *it, const uint64_t *sample_ids,
+                              uint32_t count, uint32_t rows, float *bias_LSE) {
   float *pi = kedge_alloc(3 * (size_t)p->experts, sizeof *pi);
   if (!pi) return KEDGE_ERR_MEMORY;
   kedge_status status = KEDGE_OK;
@@ -167,8 +186,8 @@ kedge_status kedge_prior_fill(const kedge_prior *p, const kedge_intervention *it
   for (uint32_t i = 0; i < count && status == KEDGE_OK; i++) {
     uint32_t row = row_of(p, sample_ids[i]);
     status = row != UINT32_MAX ? fill_sample(p, it, row, i, rows, pi, bias_LSE)
-                               : kedge_fail(KEDGE_ERR_MISMATCH, "%s: no prior for sample %llu", kedge_st_path(p->file),
-                                            (unsigned long long)sample_ids[i]);
+                               : kedge_fail(KEDGE_ERR_MISMATCH, "%s: no prior for sample %llu",
+                                            kedge_st_path(p->file), (unsigned long long)sample_ids[i]);
   }
   kedge_free(pi);
   return status;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The prior: the frozen base router's mean softmax probabilities over each sample's question and answer span, a row for every
- * (sample, span, MoE layer) (arXiv:2609.08115, eq. 2), and the bias that Router Prior Bias makes of it (eq. 3).
+ * The prior: the frozen base router's mean softmax probabilities over each sample's question and answer span,
+ * a row for every (sample, span, MoE layer) (arXiv:2609.08115, eq. 2), and the bias that Router Prior Bias
+ * makes of it (eq. 3).
  *
- * File: safetensors with prior_qa f32 [N,2,L,E], counts i32 [N,2] (tokens of the span; 0: no such span), sample_ids i64 [N]
- * (ascending places in the data files), layers i32 [L] (layer numbers); metadata with the hashes of base model, tokenizer and
- * data. A prior whose hashes are not those of a run is refused.
+ * File: safetensors with prior_qa f32 [N,2,L,E], counts i32 [N,2] (tokens of the span; 0: no such span),
+ * sample_ids i64 [N] (ascending places in the data files), layers i32 [L] (layer numbers); metadata with the
+ * hashes of base model, tokenizer and data. A prior whose hashes are not those of a run is refused.
  */
 #ifndef KEDGE_MODELS_ROUTING_PRIOR_H
 #define KEDGE_MODELS_ROUTING_PRIOR_H
@@ -27,9 +28,11 @@ typedef struct kedge_prior_options {
   void *context;
 } kedge_prior_options;
 
-/* One forward pass of `model` (the frozen base, no intervention) over the dataset; sums in double; writes `path` atomically. */
-kedge_status kedge_prior_compute(const kedge_model *model, const kedge_dataset *dataset, const kedge_prior_identity *identity,
-                                 const kedge_prior_options *options, const char *path);
+/* One forward pass of `model` (the frozen base, no intervention) over the dataset; sums in double; writes
+ * `path` atomically. */
+kedge_status kedge_prior_compute(const kedge_model *model, const kedge_dataset *dataset,
+                                 const kedge_prior_identity *identity, const kedge_prior_options *options,
+                                 const char *path);
 
 typedef struct kedge_prior kedge_prior;
 
@@ -41,16 +44,19 @@ uint32_t kedge_prior_layers(const kedge_prior *prior);
 uint32_t kedge_prior_experts(const kedge_prior *prior);
 kedge_prior_identity kedge_prior_get_identity(const kedge_prior *prior);
 
-/* ERR_MISMATCH with what differs, unless the prior belongs to this base, tokenizer, data and router geometry. */
-kedge_status kedge_prior_check(const kedge_prior *prior, const kedge_prior_identity *identity, const kedge_params *params);
+/* ERR_MISMATCH with what differs, unless the prior belongs to this base, tokenizer, data and router geometry.
+ */
+kedge_status kedge_prior_check(const kedge_prior *prior, const kedge_prior_identity *identity,
+                               const kedge_params *params);
 
-/* b [E] of pi [E]: c = clip(pi, eps/E, clip/E), b = log c - mean log c, in double, rounded to f32. E = 1 gives 0. */
+/* b [E] of pi [E]: c = clip(pi, eps/E, clip/E), b = log c - mean log c, in double, rounded to f32. E = 1
+ * gives 0. */
 void kedge_prior_bias(const float *pi, uint32_t experts, double eps, double clip, float *bias);
 
-/* The bias table of a micro-batch: bias_LSE f32 [L, rows, E], row 2i + span for local sample i, whose stable ids are
- * sample_ids[0..count); rows of an empty span and rows past the samples are 0. ERR_MISMATCH for a sample without a prior,
- * ERR_FORMAT for a row that is not finite or does not sum to 1 within 1e-3. */
-kedge_status kedge_prior_fill(const kedge_prior *prior, const kedge_intervention *intervention, const uint64_t *sample_ids,
-                              uint32_t count, uint32_t rows, float *bias_LSE);
+/* The bias table of a micro-batch: bias_LSE f32 [L, rows, E], row 2i + span for local sample i, whose stable
+ * ids are sample_ids[0..count); rows of an empty span and rows past the samples are 0. ERR_MISMATCH for a
+ * sample without a prior, ERR_FORMAT for a row that is not finite or does not sum to 1 within 1e-3. */
+kedge_status kedge_prior_fill(const kedge_prior *prior, const kedge_intervention *intervention,
+                              const uint64_t *sample_ids, uint32_t count, uint32_t rows, float *bias_LSE);
 
 #endif

@@ -14,14 +14,14 @@ typedef struct prior_work {
   const kedge_model *model;
   const kedge_dataset *dataset;
   uint32_t L, E;
-  float *prior;     /* [N,2,L,E] */
-  int32_t *counts;  /* [N,2] */
-  int64_t *ids;     /* [N] */
-  int32_t *layers;  /* [L] */
-  float *logits;    /* [T,E] of one layer */
+  float *prior;    /* [N,2,L,E] */
+  int32_t *counts; /* [N,2] */
+  int64_t *ids;    /* [N] */
+  int32_t *layers; /* [L] */
+  float *logits;   /* [T,E] of one layer */
   uint32_t logits_tokens;
-  double *sums;     /* [samples of a pass * 2, E] */
-  double *softmax;  /* [E] */
+  double *sums;    /* [samples of a pass * 2, E] */
+  double *softmax; /* [E] */
 } prior_work;
 
 static void work_destroy(prior_work *w) {
@@ -34,10 +34,11 @@ static void work_destroy(prior_work *w) {
   kedge_free(w->softmax);
 }
 
-static kedge_status work_init(prior_work *w, const kedge_model *model, const kedge_dataset *dataset, uint32_t batch,
-                              uint32_t max_tokens) {
+static kedge_status work_init(prior_work *w, const kedge_model *model, const kedge_dataset *dataset,
+                              uint32_t batch, uint32_t max_tokens) {
   const uint32_t N = dataset->count;
-  *w = (prior_work){.model = model, .dataset = dataset, .L = model->params.moe_layers, .E = model->config.num_experts};
+  *w = (prior_work){
+      .model = model, .dataset = dataset, .L = model->params.moe_layers, .E = model->config.num_experts};
   w->prior = kedge_alloc((size_t)N * 2 * w->L, w->E * sizeof *w->prior);
   w->counts = kedge_alloc((size_t)N * 2, sizeof *w->counts);
   w->ids = kedge_alloc(N, sizeof *w->ids);
@@ -45,11 +46,13 @@ static kedge_status work_init(prior_work *w, const kedge_model *model, const ked
   w->logits = kedge_alloc((size_t)max_tokens * w->E, sizeof *w->logits);
   w->sums = kedge_alloc((size_t)batch * 2 * w->E, sizeof *w->sums);
   w->softmax = kedge_alloc(w->E, sizeof *w->softmax);
-  if (!w->prior || !w->counts || !w->ids || !w->layers || !w->logits || !w->sums || !w->softmax) return KEDGE_ERR_MEMORY;
+  if (!w->prior || !w->counts || !w->ids || !w->layers || !w->logits || !w->sums || !w->softmax)
+    return KEDGE_ERR_MEMORY;
   for (uint32_t l = 0; l < w->L; l++) w->layers[l] = (int32_t)kedge_params_moe_layer(&model->params, l);
   for (uint32_t i = 0; i < N; i++) {
     w->ids[i] = (int64_t)dataset->sample_ids[i];
-    for (uint64_t t = dataset->offsets[i]; t < dataset->offsets[i + 1]; t++) w->counts[2 * i + (dataset->spans[t] != 0)]++;
+    for (uint64_t t = dataset->offsets[i]; t < dataset->offsets[i + 1]; t++)
+      w->counts[2 * i + (dataset->spans[t] != 0)]++;
   }
   return KEDGE_OK;
 }
@@ -110,8 +113,8 @@ static kedge_status run_all(prior_work *w, kedge_batches *batches, kedge_workspa
     samples += mb.samples;
     tokens += mb.tokens;
     if (o->progress && !o->progress(o->context, samples, w->dataset->count, tokens)) {
-      status = kedge_fail(KEDGE_ERR_INTERRUPTED, "prior: stopped after %llu of %u samples", (unsigned long long)samples,
-                          w->dataset->count);
+      status = kedge_fail(KEDGE_ERR_INTERRUPTED, "prior: stopped after %llu of %u samples",
+                          (unsigned long long)samples, w->dataset->count);
       goto done;
     }
   }
@@ -139,14 +142,21 @@ static kedge_status save(const prior_work *w, const kedge_prior_identity *id, co
   snprintf(length, sizeof length, "%u", id->max_length);
   snprintf(topk, sizeof topk, "%u", w->model->config.num_experts_per_tok);
   const kedge_st_pair extra[] = {
-      {"kedge_prior", "1"},       {"base_hash", id->base},  {"tokenizer_hash", id->tokenizer},   {"data_hash", id->data},
-      {"max_length", length},     {"top_k", topk},          {"kedge_version", kedge_version()},
+      {"kedge_prior", "1"},
+      {"base_hash", id->base},
+      {"tokenizer_hash", id->tokenizer},
+      {"data_hash", id->data},
+      {"max_length", length},
+      {"top_k", topk},
+      {"kedge_version", kedge_version()},
   };
-  return kedge_st_write(path, specs, sizeof specs / sizeof *specs, extra, sizeof extra / sizeof *extra, fill, (void *)(uintptr_t)w);
+  return kedge_st_write(path, specs, sizeof specs / sizeof *specs, extra, sizeof extra / sizeof *extra, fill,
+                        (void *)(uintptr_t)w);
 }
 
-kedge_status kedge_prior_compute(const kedge_model *model, const kedge_dataset *dataset, const kedge_prior_identity *identity,
-                                 const kedge_prior_options *options, const char *path) {
+kedge_status kedge_prior_compute(const kedge_model *model, const kedge_dataset *dataset,
+                                 const kedge_prior_identity *identity, const kedge_prior_options *options,
+                                 const char *path) {
   static const kedge_prior_options defaults;
   const kedge_prior_options *o = options ? options : &defaults;
   const uint32_t batch = o->batch_size ? o->batch_size : 8;

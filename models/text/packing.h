@@ -16,8 +16,8 @@ typedef struct kedge_bins {
 } kedge_bins;
 
 /* Best-fit decreasing: samples from the longest to the shortest (equal ones in order), each into the bin with
- * the least room that still holds it (of equal ones the last used), else into a new one. lengths [count] in tokens, 1..capacity, else
- * ERR_ARGUMENT. Deterministic. */
+ * the least room that still holds it (of equal ones the last used), else into a new one. lengths [count] in
+ * tokens, 1..capacity, else ERR_ARGUMENT. Deterministic. */
 kedge_status kedge_bins_init(kedge_bins *bins, const uint32_t *lengths, uint32_t count, uint32_t capacity);
 /* One sample a bin, in order: no packing. */
 kedge_status kedge_bins_init_single(kedge_bins *bins, uint32_t count);

@@ -47,7 +47,8 @@ static kedge_value build_norms(kedge_optimizer *o, kedge_value *grads) {
     grads[i] = f32_parameter(o, "grad", i, o->grad[i]);
     kedge_value squares = kedge_sum_squares(g, grads[i]);
     all = all ? kedge_add(g, all, squares) : squares;
-    if (kedge_param_is_router(&o->model->params.items[i])) router = router ? kedge_add(g, router, squares) : squares;
+    if (kedge_param_is_router(&o->model->params.items[i]))
+      router = router ? kedge_add(g, router, squares) : squares;
   }
   kedge_value scale = kedge_clip_scale(g, all, o->options.max_norm, &o->norm_1);
   kedge_output(g, o->norm_1, "norm");
@@ -66,8 +67,10 @@ static void build_adamw(kedge_optimizer *o, const kedge_value *grads, kedge_valu
   for (uint32_t i = 0; i < o->model->params.count; i++) {
     if (!o->trained[i]) continue;
     const kedge_param *p = &o->model->params.items[i];
-    const kedge_adamw_options adamw = {o->options.beta1, o->options.beta2, o->options.eps, p->decay ? o->options.decay : 0};
-    kedge_value weight = kedge_parameter(g, "weight", o->model->dtype, p->rank, p->dims, o->model->weights[i], 0);
+    const kedge_adamw_options adamw = {o->options.beta1, o->options.beta2, o->options.eps,
+                                       p->decay ? o->options.decay : 0};
+    kedge_value weight =
+        kedge_parameter(g, "weight", o->model->dtype, p->rank, p->dims, o->model->weights[i], 0);
     kedge_value master = o->master[i] ? f32_parameter(o, "master", i, o->master[i]) : weight;
     kedge_adamw(g, master, f32_parameter(o, "m", i, o->m[i]), f32_parameter(o, "v", i, o->v[i]),
                 o->master[i] ? weight : KEDGE_NONE, grads[i], scale, o->hyper_4, &adamw);
@@ -81,13 +84,14 @@ static kedge_status build_update(kedge_optimizer *o, kedge_workspace *workspace)
     o->hyper_4 = kedge_input(o->graph, "hyper", KEDGE_F32, 1, (uint32_t[]){4});
     build_adamw(o, grads, build_norms(o, grads));
   }
-  kedge_status status = o->graph && grads ? kedge_exec_new(o->model->device, o->graph, workspace, &o->exec) : KEDGE_ERR_MEMORY;
+  kedge_status status =
+      o->graph && grads ? kedge_exec_new(o->model->device, o->graph, workspace, &o->exec) : KEDGE_ERR_MEMORY;
   kedge_free(grads);
   return status;
 }
 
-kedge_status kedge_optimizer_init(kedge_optimizer *o, const kedge_model *model, const kedge_optimizer_options *options,
-                                  kedge_workspace *workspace) {
+kedge_status kedge_optimizer_init(kedge_optimizer *o, const kedge_model *model,
+                                  const kedge_optimizer_options *options, kedge_workspace *workspace) {
   const uint32_t count = model->params.count;
   *o = (kedge_optimizer){.model = model, .options = *options};
   o->trained = kedge_alloc(count, sizeof *o->trained);
@@ -103,7 +107,8 @@ kedge_status kedge_optimizer_init(kedge_optimizer *o, const kedge_model *model, 
     if (o->trained[i]) status = buffers_new(o, i);
   }
   o->options.trained = NULL;
-  if (status == KEDGE_OK && !any) status = kedge_fail(KEDGE_ERR_ARGUMENT, "every parameter is frozen: nothing to train");
+  if (status == KEDGE_OK && !any)
+    status = kedge_fail(KEDGE_ERR_ARGUMENT, "every parameter is frozen: nothing to train");
   if (status == KEDGE_OK) status = fill_masters(o, workspace);
   if (status == KEDGE_OK) status = build_update(o, workspace);
   if (status != KEDGE_OK) kedge_optimizer_destroy(o);
@@ -171,13 +176,15 @@ kedge_status kedge_optimizer_begin(kedge_optimizer *o) {
 kedge_status kedge_optimizer_step(kedge_optimizer *o, double learning_rate, kedge_optimizer_norms *norms) {
   float norm = 0, router = 0;
   const double t = (double)(o->steps + 1);
-  const float hyper[4] = {(float)learning_rate, (float)(1 - pow(o->options.beta1, t)), (float)(1 - pow(o->options.beta2, t)), 0};
+  const float hyper[4] = {(float)learning_rate, (float)(1 - pow(o->options.beta1, t)),
+                          (float)(1 - pow(o->options.beta2, t)), 0};
   KEDGE_TRY(kedge_exec_write(o->exec, o->hyper_4, hyper, sizeof hyper));
   KEDGE_TRY(kedge_exec_run(o->exec, 0, o->norms_end));
   KEDGE_TRY(kedge_exec_read(o->exec, o->norm_1, &norm, sizeof norm));
   if (o->router_norm_1) KEDGE_TRY(kedge_exec_read(o->exec, o->router_norm_1, &router, sizeof router));
   *norms = (kedge_optimizer_norms){(double)norm, (double)router};
-  if (!isfinite(norm)) return kedge_fail(KEDGE_ERR_NUMERIC, "the gradient norm is not finite; the update was not made");
+  if (!isfinite(norm))
+    return kedge_fail(KEDGE_ERR_NUMERIC, "the gradient norm is not finite; the update was not made");
   KEDGE_TRY(kedge_exec_run(o->exec, o->norms_end, UINT32_MAX));
   o->steps++;
   return KEDGE_OK;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Optimizer state of a run and the graph of one update: gradient norms, clipping, AdamW. Per parameter, never one flat buffer.
- * The gradient accumulators are filled by the training passes (kedge_optimizer_extend).
+ * Optimizer state of a run and the graph of one update: gradient norms, clipping, AdamW. Per parameter, never
+ * one flat buffer. The gradient accumulators are filled by the training passes (kedge_optimizer_extend).
  */
 #ifndef KEDGE_MODELS_TRAINING_OPTIMIZER_H
 #define KEDGE_MODELS_TRAINING_OPTIMIZER_H
@@ -28,12 +28,12 @@ typedef struct kedge_optimizer {
 } kedge_optimizer;
 
 /* Moments start at 0, masters at the weights. The model and workspace are borrowed. */
-kedge_status kedge_optimizer_init(kedge_optimizer *optimizer, const kedge_model *model, const kedge_optimizer_options *options,
-                                  kedge_workspace *workspace);
+kedge_status kedge_optimizer_init(kedge_optimizer *optimizer, const kedge_model *model,
+                                  const kedge_optimizer_options *options, kedge_workspace *workspace);
 void kedge_optimizer_destroy(kedge_optimizer *optimizer);
 
-/* Appends the gradient of the decoder's loss to its graph, each added to its accumulator as soon as it is complete. For
- * kedge_passes_init; context is the optimizer. */
+/* Appends the gradient of the decoder's loss to its graph, each added to its accumulator as soon as it is
+ * complete. For kedge_passes_init; context is the optimizer. */
 kedge_status kedge_optimizer_extend(void *context, kedge_decoder *decoder);
 
 /* Zeroes the accumulators. */
@@ -44,8 +44,10 @@ typedef struct kedge_optimizer_norms {
   double all, router;
 } kedge_optimizer_norms;
 
-/* One AdamW update with the accumulated gradients. ERR_NUMERIC, with nothing changed, if the norm is not finite. */
-kedge_status kedge_optimizer_step(kedge_optimizer *optimizer, double learning_rate, kedge_optimizer_norms *norms);
+/* One AdamW update with the accumulated gradients. ERR_NUMERIC, with nothing changed, if the norm is not
+ * finite. */
+kedge_status kedge_optimizer_step(kedge_optimizer *optimizer, double learning_rate,
+                                  kedge_optimizer_norms *norms);
 
 /* Bytes of master weights, moments and accumulators. */
 uint64_t kedge_optimizer_bytes(const kedge_optimizer *optimizer);

@@ -30,7 +30,9 @@ static void state_name(const kedge_param *param, uint32_t s, char name[KEDGE_NAM
   snprintf(name, KEDGE_NAME_SIZE + 8, "%s.%s", state_names[s], base);
 }
 
-/* ---- Save ------------------------------------------------------------------------------------------------------------- */
+/* ---- Save
+ * -------------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct state_list {
   const kedge_optimizer *optimizer;
@@ -70,7 +72,8 @@ static kedge_status state_list_init(state_list *l, const kedge_optimizer *o) {
 
 static kedge_status fill_state(void *context, uint32_t index, uint64_t offset, void *buffer, uint64_t bytes) {
   const state_list *l = context;
-  return kedge_buffer_read(state_buffer(l->optimizer, l->items[index], l->states[index]), offset, buffer, bytes);
+  return kedge_buffer_read(state_buffer(l->optimizer, l->items[index], l->states[index]), offset, buffer,
+                           bytes);
 }
 
 static kedge_status save_states(const kedge_optimizer *o, const char *folder) {
@@ -95,7 +98,8 @@ static kedge_status save_text(const char *folder, const char *name, const char *
 }
 
 static kedge_status save_parts(const char *folder, const kedge_optimizer *o, const kedge_run_record *record,
-                               const kedge_trainer_state *state, const char *config_yaml, kedge_notes *notes) {
+                               const kedge_trainer_state *state, const char *config_yaml,
+                               kedge_notes *notes) {
   char *run = kedge__run_record_json(record), *path = kedge_path_join(folder, "trainer_state.json");
   kedge_status status = run && path ? KEDGE_OK : KEDGE_ERR_MEMORY;
   if (status == KEDGE_OK) status = kedge_model_save(o->model, o->master, folder, notes);
@@ -180,7 +184,8 @@ static kedge_status remove_old(const char *output_dir, uint32_t keep, uint64_t n
 }
 
 kedge_status kedge_run_save(const char *output_dir, const kedge_optimizer *o, const kedge_run_record *record,
-                            const kedge_trainer_state *state, const char *config_yaml, uint32_t keep, kedge_notes *notes) {
+                            const kedge_trainer_state *state, const char *config_yaml, uint32_t keep,
+                            kedge_notes *notes) {
   kedge_directory *directory = NULL;
   KEDGE_TRY(kedge_disk_require(output_dir, checkpoint_bytes(o)));
   char *path = kedge_format("%s/checkpoint-%llu", output_dir, (unsigned long long)record->step);
@@ -196,7 +201,9 @@ kedge_status kedge_run_save(const char *output_dir, const kedge_optimizer *o, co
   return remove_old(output_dir, keep, record->step);
 }
 
-/* ---- Load ------------------------------------------------------------------------------------------------------------- */
+/* ---- Load
+ * -------------------------------------------------------------------------------------------------------------
+ */
 
 kedge_status kedge_run_find(const char *output_dir, char **path, kedge_notes *notes) {
   uint64_t *steps;
@@ -213,7 +220,8 @@ kedge_status kedge_run_find(const char *output_dir, char **path, kedge_notes *no
       kedge_run_record_destroy(&record);
       *path = candidate;
     } else {
-      status = kedge_notes_add(notes, "%s is not a whole checkpoint and is skipped (%s)", candidate, kedge_message());
+      status = kedge_notes_add(notes, "%s is not a whole checkpoint and is skipped (%s)", candidate,
+                               kedge_message());
       kedge_free(candidate);
     }
   }
@@ -221,15 +229,17 @@ kedge_status kedge_run_find(const char *output_dir, char **path, kedge_notes *no
   return status;
 }
 
-static kedge_status load_state(kedge_optimizer *o, const kedge_st_file *file, uint32_t i, uint32_t s, void *piece) {
+static kedge_status load_state(kedge_optimizer *o, const kedge_st_file *file, uint32_t i, uint32_t s,
+                               void *piece) {
   const kedge_param *p = &o->model->params.items[i];
   char name[KEDGE_NAME_SIZE + 8];
   state_name(p, s, name);
   const kedge_st_tensor *t = kedge_st_find(file, name);
   uint64_t count = kedge_param_count(p);
   if (!t || t->dtype != KEDGE_ST_F32 || t->bytes != 4 * count)
-    return kedge_fail(KEDGE_ERR_MISMATCH, "%s: tensor %s: expected F32 with %llu elements, got %s", kedge_st_path(file), name,
-                      (unsigned long long)count, t ? "another size or dtype" : "nothing");
+    return kedge_fail(KEDGE_ERR_MISMATCH, "%s: tensor %s: expected F32 with %llu elements, got %s",
+                      kedge_st_path(file), name, (unsigned long long)count,
+                      t ? "another size or dtype" : "nothing");
   KEDGE_TRY(kedge_buffer_write(state_buffer(o, i, s), 0, t->data, t->bytes));
   for (uint64_t at = 0; s == 0 && o->master[i] && at < count; at += PIECE) {
     uint64_t n = count - at < PIECE ? count - at : PIECE;
@@ -245,7 +255,8 @@ static kedge_status load_states(kedge_optimizer *o, const char *checkpoint) {
   kedge_st_file *file = NULL;
   kedge_status status = path && piece ? kedge_st_open(path, &file) : KEDGE_ERR_MEMORY;
   for (uint32_t i = 0; status == KEDGE_OK && i < o->model->params.count; i++)
-    for (uint32_t s = 0; status == KEDGE_OK && s < STATES && o->trained[i]; s++) status = load_state(o, file, i, s, piece);
+    for (uint32_t s = 0; status == KEDGE_OK && s < STATES && o->trained[i]; s++)
+      status = load_state(o, file, i, s, piece);
   kedge_st_close(file);
   kedge_free(path);
   kedge_free(piece);
@@ -259,8 +270,9 @@ kedge_status kedge_run_load(const char *checkpoint, kedge_optimizer *o, const ke
   char *path = kedge_path_join(checkpoint, "trainer_state.json");
   kedge_status status = path ? kedge__run_record_match(checkpoint, record, want) : KEDGE_ERR_MEMORY;
   if (status == KEDGE_OK && strcmp(record->device, want->device))
-    status = kedge_notes_add(notes, "the checkpoint was computed on %s, this run uses %s: results will differ in the last bits",
-                             record->device, want->device);
+    status = kedge_notes_add(
+        notes, "the checkpoint was computed on %s, this run uses %s: results will differ in the last bits",
+        record->device, want->device);
   if (status == KEDGE_OK) status = load_states(o, checkpoint);
   if (status == KEDGE_OK) status = kedge_trainer_state_load(path, state);
   if (status == KEDGE_OK) o->steps = record->step;
@@ -269,7 +281,8 @@ kedge_status kedge_run_load(const char *checkpoint, kedge_optimizer *o, const ke
   return status;
 }
 
-/* ---- Final model -------------------------------------------------------------------------------------------------------- */
+/* ---- Final model
+ * -------------------------------------------------------------------------------------------------------- */
 
 /* Moves the files of `from` into `to`, config.json last. */
 static kedge_status move_files(const char *from, const char *to) {
@@ -296,8 +309,10 @@ kedge_status kedge_run_export(const char *output_dir, const kedge_optimizer *o, 
   KEDGE_TRY(kedge_disk_require(output_dir, kedge_checkpoint_bytes(o->model->source) + (8u << 20)));
   kedge_directory *directory = NULL;
   char *staging = kedge_path_join(output_dir, "final"), *config = kedge_path_join(output_dir, "config.json");
-  kedge_status status = staging && config ? kedge_directory_begin(staging, true, &directory) : KEDGE_ERR_MEMORY;
-  if (status == KEDGE_OK) status = kedge_model_save(o->model, o->master, kedge_directory_path(directory), notes);
+  kedge_status status =
+      staging && config ? kedge_directory_begin(staging, true, &directory) : KEDGE_ERR_MEMORY;
+  if (status == KEDGE_OK)
+    status = kedge_model_save(o->model, o->master, kedge_directory_path(directory), notes);
   if (status == KEDGE_OK && unlink(config) && errno != ENOENT)
     status = kedge_fail(KEDGE_ERR_IO, "%s: %s", config, strerror(errno));
   if (status == KEDGE_OK) status = move_files(kedge_directory_path(directory), output_dir);

@@ -11,12 +11,29 @@
 
 enum { RECORD_CAP = 1 << 20 };
 
-/* Settings that may change between a run and its resumption: they decide where and when things are written, not what. */
-static const char *const free_settings[] = {
-    "output_dir",       "overwrite_output_dir",   "save_strategy", "save_steps",      "saves_per_epoch", "save_total_limit",
-    "logging_steps",    "eval_strategy",          "eval_steps",    "evals_per_epoch", "report_to",       "resume_from_checkpoint",
-    "backend",          "threads",                "strict",        "skip_bad_lines",  "model_name_or_path",
-    "dataset",          "eval_dataset",           "per_device_eval_batch_size",       "gradient_checkpointing"};
+/* Settings that may change between a run and its resumption: they decide where and when things are written,
+ * not what. */
+static const char *const free_settings[] = {"output_dir",
+                                            "overwrite_output_dir",
+                                            "save_strategy",
+                                            "save_steps",
+                                            "saves_per_epoch",
+                                            "save_total_limit",
+                                            "logging_steps",
+                                            "eval_strategy",
+                                            "eval_steps",
+                                            "evals_per_epoch",
+                                            "report_to",
+                                            "resume_from_checkpoint",
+                                            "backend",
+                                            "threads",
+                                            "strict",
+                                            "skip_bad_lines",
+                                            "model_name_or_path",
+                                            "dataset",
+                                            "eval_dataset",
+                                            "per_device_eval_batch_size",
+                                            "gradient_checkpointing"};
 
 void kedge_run_record_destroy(kedge_run_record *record) {
   kedge_free(record->settings);
@@ -27,7 +44,8 @@ void kedge_run_record_destroy(kedge_run_record *record) {
 char *kedge_run_settings(const kedge_config *config) {
   char *all = kedge_config_json(config), *text = NULL, *copy = NULL;
   json_t *object = all ? json_loads(all, 0, NULL) : NULL;
-  for (size_t i = 0; object && i < sizeof free_settings / sizeof *free_settings; i++) json_object_del(object, free_settings[i]);
+  for (size_t i = 0; object && i < sizeof free_settings / sizeof *free_settings; i++)
+    json_object_del(object, free_settings[i]);
   if (object) text = json_dumps(object, JSON_COMPACT | JSON_SORT_KEYS);
   if (text) copy = kedge_strdup(text);
   free(text);
@@ -38,10 +56,11 @@ char *kedge_run_settings(const kedge_config *config) {
 
 char *kedge__run_record_json(const kedge_run_record *r) {
   json_t *settings = json_loads(r->settings, 0, NULL);
-  json_t *o = json_pack("{s:i, s:s, s:s, s:s, s:s, s:I, s:I, s:f, s:I, s:o?, s:o?}", "kedge_run", 1, "version", kedge_version(),
-                        "data_hash", r->data, "eval_hash", r->eval, "device", r->device, "step", (json_int_t)r->step, "updates",
-                        (json_int_t)r->updates, "log_loss_sum", r->loss_sum, "log_loss_count", (json_int_t)r->loss_count,
-                        "best_loss", isnan(r->best_loss) ? json_null() : json_real(r->best_loss), "settings", settings);
+  json_t *o = json_pack("{s:i, s:s, s:s, s:s, s:s, s:I, s:I, s:f, s:I, s:o?, s:o?}", "kedge_run", 1,
+                        "version", kedge_version(), "data_hash", r->data, "eval_hash", r->eval, "device",
+                        r->device, "step", (json_int_t)r->step, "updates", (json_int_t)r->updates,
+                        "log_loss_sum", r->loss_sum, "log_loss_count", (json_int_t)r->loss_count, "best_loss",
+                        isnan(r->best_loss) ? json_null() : json_real(r->best_loss), "settings", settings);
   char *text = o ? json_dumps(o, JSON_INDENT(2)) : NULL, *copy = text ? kedge_format("%s\n", text) : NULL;
   free(text);
   json_decref(o);
@@ -53,10 +72,12 @@ static kedge_status parse(const json_t *o, kedge_run_record *r) {
   json_int_t step, updates, count;
   const json_t *best, *settings;
   json_error_t error;
-  if (json_unpack_ex((json_t *)(uintptr_t)o, &error, 0, "{s:s, s:s, s:s, s:I, s:I, s:F, s:I, s:o, s:o}", "data_hash", &data,
-                     "eval_hash", &eval, "device", &device, "step", &step, "updates", &updates, "log_loss_sum", &r->loss_sum,
-                     "log_loss_count", &count, "best_loss", &best, "settings", &settings) ||
-      strlen(data) > 32 || strlen(eval) > 32 || step < 0 || updates < step || count < 0 || !json_is_object(settings))
+  if (json_unpack_ex((json_t *)(uintptr_t)o, &error, 0, "{s:s, s:s, s:s, s:I, s:I, s:F, s:I, s:o, s:o}",
+                     "data_hash", &data, "eval_hash", &eval, "device", &device, "step", &step, "updates",
+                     &updates, "log_loss_sum", &r->loss_sum, "log_loss_count", &count, "best_loss", &best,
+                     "settings", &settings) ||
+      strlen(data) > 32 || strlen(eval) > 32 || step < 0 || updates < step || count < 0 ||
+      !json_is_object(settings))
     return kedge_fail(KEDGE_ERR_FORMAT, "not a run record: %s", error.text);
   memcpy(r->data, data, strlen(data) + 1);
   memcpy(r->eval, eval, strlen(eval) + 1);
@@ -98,9 +119,10 @@ static kedge_status match_settings(const char *checkpoint, const char *had, cons
   json_object_foreach(a, key, value) {
     json_t *other = json_object_get(b, key);
     if (status != KEDGE_OK || (other && json_equal(value, other))) continue;
-    char *x = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT), *y = other ? json_dumps(other, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-    status = kedge_fail(KEDGE_ERR_MISMATCH, "key \"%s\": the checkpoint %s was made with %s, this run has %s", key, checkpoint,
-                        x ? x : "?", y ? y : "nothing");
+    char *x = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT),
+         *y = other ? json_dumps(other, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    status = kedge_fail(KEDGE_ERR_MISMATCH, "key \"%s\": the checkpoint %s was made with %s, this run has %s",
+                        key, checkpoint, x ? x : "?", y ? y : "nothing");
     free(x);
     free(y);
   }
@@ -111,13 +133,14 @@ static kedge_status match_settings(const char *checkpoint, const char *had, cons
   return status;
 }
 
-kedge_status kedge__run_record_match(const char *checkpoint, const kedge_run_record *r, const kedge_run_record *want) {
+kedge_status kedge__run_record_match(const char *checkpoint, const kedge_run_record *r,
+                                     const kedge_run_record *want) {
   if (strcmp(r->data, want->data))
-    return kedge_fail(KEDGE_ERR_MISMATCH, "%s was trained on other samples (data hash %s, this run has %s)", checkpoint, r->data,
-                      want->data);
+    return kedge_fail(KEDGE_ERR_MISMATCH, "%s was trained on other samples (data hash %s, this run has %s)",
+                      checkpoint, r->data, want->data);
   KEDGE_TRY(match_settings(checkpoint, r->settings, want->settings));
   if (r->updates != want->updates)
-    return kedge_fail(KEDGE_ERR_MISMATCH, "%s belongs to a run of %llu updates, this run has %llu", checkpoint,
-                      (unsigned long long)r->updates, (unsigned long long)want->updates);
+    return kedge_fail(KEDGE_ERR_MISMATCH, "%s belongs to a run of %llu updates, this run has %llu",
+                      checkpoint, (unsigned long long)r->updates, (unsigned long long)want->updates);
   return KEDGE_OK;
 }

@@ -12,6 +12,7 @@ char *kedge__run_record_json(const kedge_run_record *record);
 /* Reads `<checkpoint>/kedge_run.json`. ERR_IO, ERR_FORMAT. */
 kedge_status kedge__run_record_read(const char *checkpoint, kedge_run_record *record);
 /* ERR_MISMATCH naming the first difference in data, updates or settings. */
-kedge_status kedge__run_record_match(const char *checkpoint, const kedge_run_record *record, const kedge_run_record *want);
+kedge_status kedge__run_record_match(const char *checkpoint, const kedge_run_record *record,
+                                     const kedge_run_record *want);
 
 #endif

@@ -2,14 +2,12 @@
  * From a configuration to the things of a run. */
 #include "models/training/setup.h"
 
-#include "models/checkpoint/atomic.h"
-
 #include <stdio.h>
 #include <string.h>
 
-enum { TEMPLATE_CAP = 1 << 16 };
-
-const kedge_dataset *kedge_setup_train(const kedge_setup *s) { return s->train ? s->train : s->data; }
+const kedge_dataset *kedge_setup_train(const kedge_setup *s) {
+  return s->train ? s->train : s->data;
+}
 
 kedge_status kedge_setup_dtype(const kedge_config *config, kedge_dtype *dtype) {
   kedge_hf_config hf;
@@ -24,14 +22,12 @@ kedge_status kedge_setup_dtype(const kedge_config *config, kedge_dtype *dtype) {
 }
 
 /* Reads the files with the options of the config. */
-static kedge_status read_files(const kedge_config *config, const kedge_config_files *files, const kedge_tokenizer *tokenizer,
-                               kedge_note note, void *context, kedge_dataset **data) {
-  char *template = NULL;
-  const char **paths = kedge_alloc(files->count, sizeof *paths), **types = kedge_alloc(files->count, sizeof *types);
+static kedge_status read_files(const kedge_config *config, const kedge_config_files *files,
+                               const kedge_tokenizer *tokenizer, kedge_note note, void *context,
+                               kedge_dataset **data) {
+  const char **paths = kedge_alloc(files->count, sizeof *paths),
+             **types = kedge_alloc(files->count, sizeof *types);
   kedge_status status = paths && types ? KEDGE_OK : KEDGE_ERR_MEMORY;
-  size_t bytes;
-  if (status == KEDGE_OK && config->prompt_template)
-    status = kedge_file_read(config->prompt_template, TEMPLATE_CAP, &template, &bytes);
   for (size_t i = 0; status == KEDGE_OK && i < files->count; i++) {
     paths[i] = files->items[i].path;
     types[i] = files->items[i].type;
@@ -42,19 +38,19 @@ static kedge_status read_files(const kedge_config *config, const kedge_config_fi
       .loss_on_all = config->completion_only_loss == KEDGE_CONFIG_CHOICE_FALSE,
       .skip_bad_lines = config->skip_bad_lines,
       .eos = -1,
-      .prompt_template = template,
+      .prompt_template = config->prompt_template,
+      .chat_template = config->chat_template,
       .notice = note,
       .context = context,
   };
   if (status == KEDGE_OK) status = kedge_dataset_read(paths, types, files->count, &options, data);
-  kedge_free(template);
   kedge_free(paths);
   kedge_free(types);
   return status;
 }
 
-kedge_status kedge_setup_data(const kedge_config *config, const kedge_config_files *files, kedge_note note, void *context,
-                              kedge_tokenizer **tokenizer, kedge_dataset **data) {
+kedge_status kedge_setup_data(const kedge_config *config, const kedge_config_files *files, kedge_note note,
+                              void *context, kedge_tokenizer **tokenizer, kedge_dataset **data) {
   *data = NULL;
   KEDGE_TRY(kedge_tokenizer_open(config->model_name_or_path, NULL, tokenizer));
   kedge_status status = read_files(config, files, *tokenizer, note, context, data);
@@ -70,7 +66,9 @@ static kedge_status open_data(kedge_setup *s, kedge_note note, void *context) {
   const kedge_config *c = s->config;
   KEDGE_TRY(kedge_setup_data(c, &c->dataset, note, context, &s->tokenizer, &s->data));
   if (c->eval_dataset.count) return read_files(c, &c->eval_dataset, s->tokenizer, note, context, &s->eval);
-  if (c->eval_split > 0) return kedge_dataset_split(s->data, c->eval_split, c->shuffle_dataset, (uint64_t)c->seed, &s->train, &s->eval);
+  if (c->eval_split > 0)
+    return kedge_dataset_split(s->data, c->eval_split, c->shuffle_dataset, (uint64_t)c->seed, &s->train,
+                               &s->eval);
   return KEDGE_OK;
 }
 
@@ -82,15 +80,19 @@ static kedge_status translate(kedge_setup *s, const kedge_config_router *r, kedg
     char known[256] = "";
     for (uint32_t i = 0; i < KEDGE_ROUTER_COUNT; i++) {
       size_t used = strlen(known);
-      snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", kedge_router_name((kedge_router_id)i));
+      snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "",
+               kedge_router_name((kedge_router_id)i));
     }
-    return kedge_fail(KEDGE_ERR_UNSUPPORTED, "key \"router\": intervention %s is not in this version of Kedge; it has %s", name,
+    return kedge_fail(KEDGE_ERR_UNSUPPORTED,
+                      "key \"router\": intervention %s is not in this version of Kedge; it has %s", name,
                       known);
   }
   if (r->shuffle != KEDGE_CONFIG_SHUFFLE_NONE)
-    return kedge_fail(KEDGE_ERR_UNSUPPORTED, "key \"router.shuffle\": shuffled priors are not in this version of Kedge");
+    return kedge_fail(KEDGE_ERR_UNSUPPORTED,
+                      "key \"router.shuffle\": shuffled priors are not in this version of Kedge");
   if (kedge_router_needs_prior(it->id) && !r->prior)
-    return kedge_fail(KEDGE_ERR_ARGUMENT, "key \"router.prior\": %s needs the file that `kedge prior` wrote", name);
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "key \"router.prior\": %s needs the file that `kedge prior` wrote",
+                      name);
   it->beta = r->beta;
   it->eps = r->eps;
   it->clip = r->clip;
@@ -99,8 +101,10 @@ static kedge_status translate(kedge_setup *s, const kedge_config_router *r, kedg
   it->layers = r->layers.count ? r->layers.items : NULL;
   it->layer_count = (uint32_t)r->layers.count;
   for (uint32_t i = 0; i < it->layer_count; i++)
-    if (it->layers[i] >= s->model->config.num_hidden_layers || !kedge_params_is_moe(&s->model->params, it->layers[i]))
-      return kedge_fail(KEDGE_ERR_ARGUMENT, "key \"router.layers\": layer %u is not an MoE layer of this model", it->layers[i]);
+    if (it->layers[i] >= s->model->config.num_hidden_layers ||
+        !kedge_params_is_moe(&s->model->params, it->layers[i]))
+      return kedge_fail(KEDGE_ERR_ARGUMENT,
+                        "key \"router.layers\": layer %u is not an MoE layer of this model", it->layers[i]);
   return KEDGE_OK;
 }
 
@@ -116,7 +120,9 @@ static kedge_status open_interventions(kedge_setup *s) {
     if (kedge_router_needs_prior(it->id)) prior = routers->items[i].prior;
     selections += it->id != KEDGE_ROUTER_none;
   }
-  if (selections > 1) return kedge_fail(KEDGE_ERR_ARGUMENT, "key \"router\": at most one intervention may change the selection");
+  if (selections > 1)
+    return kedge_fail(KEDGE_ERR_ARGUMENT,
+                      "key \"router\": at most one intervention may change the selection");
   if (!prior) return KEDGE_OK;
   memcpy(s->identity.tokenizer, kedge_tokenizer_hash(s->tokenizer), 33);
   memcpy(s->identity.data, s->data->hash, 33);
@@ -136,18 +142,21 @@ kedge_status kedge_setup_init(kedge_setup *s, const kedge_config *config, kedge_
   KEDGE_GOTO(kedge_device_open(config->backend, &open, &s->device), status, fail);
   KEDGE_GOTO(open_data(s, note, context), status, fail);
   KEDGE_GOTO(kedge_model_load(s->device, config->model_name_or_path, dtype, &s->model), status, fail);
-  for (uint32_t i = 0; note && i < s->model->config.notes.count; i++) note(context, s->model->config.notes.items[i]);
+  for (uint32_t i = 0; note && i < s->model->config.notes.count; i++)
+    note(context, s->model->config.notes.items[i]);
   for (uint32_t i = 0; note && i < s->model->notes.count; i++) note(context, s->model->notes.items[i]);
   if (kedge_tokenizer_size(s->tokenizer) > s->model->config.vocab_size && note) {
     char line[160];
-    snprintf(line, sizeof line, "the tokenizer has %u ids, the model %u embedding rows: higher ids in the data are an error",
+    snprintf(line, sizeof line,
+             "the tokenizer has %u ids, the model %u embedding rows: higher ids in the data are an error",
              kedge_tokenizer_size(s->tokenizer), s->model->config.vocab_size);
     note(context, line);
   }
   for (uint64_t t = 0; t < s->data->offsets[s->data->count]; t++)
     if ((uint32_t)s->data->ids[t] >= s->model->config.vocab_size) {
-      status = kedge_fail(KEDGE_ERR_MISMATCH, "token id %d of the data is not below the model's vocab_size %u", s->data->ids[t],
-                          s->model->config.vocab_size);
+      status =
+          kedge_fail(KEDGE_ERR_MISMATCH, "token id %d of the data is not below the model's vocab_size %u",
+                     s->data->ids[t], s->model->config.vocab_size);
       goto fail;
     }
   KEDGE_GOTO(open_interventions(s), status, fail);

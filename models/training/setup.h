@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From a configuration to the things of a run: device, tokenizer, data, model, interventions, prior. Used by the trainer; `kedge
- * prior` uses the data part, so that both see the same samples.
+ * From a configuration to the things of a run: device, tokenizer, data, model, interventions, prior. Used by
+ * the trainer; `kedge prior` uses the data part, so that both see the same samples.
  */
 #ifndef KEDGE_MODELS_TRAINING_SETUP_H
 #define KEDGE_MODELS_TRAINING_SETUP_H
@@ -13,26 +13,27 @@ typedef struct kedge_setup {
   const kedge_config *config;
   kedge_device *device;
   kedge_tokenizer *tokenizer;
-  kedge_dataset *data;        /* all samples of `dataset` */
+  kedge_dataset *data;         /* all samples of `dataset` */
   kedge_dataset *train, *eval; /* parts of it, or NULL: train is data; eval also from eval_dataset */
   kedge_model *model;
   kedge_intervention *interventions; /* in effect; an entry of beta 0 is kept but changes nothing */
   uint32_t intervention_count;
-  kedge_prior *prior; /* NULL: none is read */
+  kedge_prior *prior;            /* NULL: none is read */
   kedge_prior_identity identity; /* of model and data; base is empty unless a prior is used */
 } kedge_setup;
 
 /* Where notes go ("warmup_ratio is not used..."); may be NULL. */
 typedef void (*kedge_note)(void *context, const char *line);
 
-/* Opens everything that `kedge train` needs, in an order that finds cheap mistakes first. Errors name key and file. On failure
- * nothing is left open. */
+/* Opens everything that `kedge train` needs, in an order that finds cheap mistakes first. Errors name key and
+ * file. On failure nothing is left open. */
 kedge_status kedge_setup_init(kedge_setup *setup, const kedge_config *config, kedge_note note, void *context);
 void kedge_setup_destroy(kedge_setup *setup);
 
-/* The data part alone: tokenizer of the model directory and the samples of `files`. Both owned by the caller. */
-kedge_status kedge_setup_data(const kedge_config *config, const kedge_config_files *files, kedge_note note, void *context,
-                              kedge_tokenizer **tokenizer, kedge_dataset **data);
+/* The data part alone: tokenizer of the model directory and the samples of `files`. Both owned by the caller.
+ */
+kedge_status kedge_setup_data(const kedge_config *config, const kedge_config_files *files, kedge_note note,
+                              void *context, kedge_tokenizer **tokenizer, kedge_dataset **data);
 
 /* Storage dtype of a run: the config's, or for `auto` the model's own. */
 kedge_status kedge_setup_dtype(const kedge_config *config, kedge_dtype *dtype);

@@ -51,7 +51,8 @@ static const kedge_intervention *prior_user(const kedge_setup *setup) {
 }
 
 /* Fills bias_LSE for a micro-batch; *rows is 0 where no intervention reads it. */
-static kedge_status fill_bias(kedge_stepper *s, const kedge_dataset *data, const kedge_micro_batch *mb, uint32_t *rows) {
+static kedge_status fill_bias(kedge_stepper *s, const kedge_dataset *data, const kedge_micro_batch *mb,
+                              uint32_t *rows) {
   const kedge_intervention *user = prior_user(s->setup);
   *rows = 0;
   if (!user) return KEDGE_OK;
@@ -77,7 +78,8 @@ static kedge_status fill_bias(kedge_stepper *s, const kedge_dataset *data, const
 static kedge_status check_routers(kedge_pass *pass, const kedge_params *params) {
   for (uint32_t l = 0; l < params->moe_layers; l++) {
     int32_t bad = 0;
-    if (pass->decoder.bad_1[l]) KEDGE_TRY(kedge_exec_read(pass->exec, pass->decoder.bad_1[l], &bad, sizeof bad));
+    if (pass->decoder.bad_1[l])
+      KEDGE_TRY(kedge_exec_read(pass->exec, pass->decoder.bad_1[l], &bad, sizeof bad));
     if (bad)
       return kedge_fail(KEDGE_ERR_NUMERIC, "layer %u: the router logits of %d tokens are not finite",
                         kedge_params_moe_layer(params, l), bad);
@@ -86,8 +88,8 @@ static kedge_status check_routers(kedge_pass *pass, const kedge_params *params) 
 }
 
 /* Runs one micro-batch; *loss and *aux get its share of the update's loss. */
-static kedge_status run_micro(kedge_stepper *s, kedge_passes *passes, const kedge_dataset *data, const kedge_micro_batch *mb,
-                              double *loss, double *aux) {
+static kedge_status run_micro(kedge_stepper *s, kedge_passes *passes, const kedge_dataset *data,
+                              const kedge_micro_batch *mb, double *loss, double *aux) {
   kedge_pass *pass;
   uint32_t rows = 0;
   float value = 0;
@@ -111,8 +113,8 @@ static kedge_status run_micro(kedge_stepper *s, kedge_passes *passes, const kedg
   return KEDGE_OK;
 }
 
-kedge_status kedge_stepper_update(kedge_stepper *s, kedge_batches *batches, const kedge_update *update, double learning_rate,
-                                  kedge_step_result *result) {
+kedge_status kedge_stepper_update(kedge_stepper *s, kedge_batches *batches, const kedge_update *update,
+                                  double learning_rate, kedge_step_result *result) {
   *result = (kedge_step_result){0};
   KEDGE_TRY(kedge_optimizer_begin(&s->optimizer));
   for (uint32_t i = 0; i < update->micro_batches; i++) {

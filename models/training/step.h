@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One update, and one evaluation, of a model: micro-batches through the passes of their buckets. For trainer.c. */
+ * One update, and one evaluation, of a model: micro-batches through the passes of their buckets. For
+ * trainer.c. */
 #ifndef KEDGE_MODELS_TRAINING_STEP_H
 #define KEDGE_MODELS_TRAINING_STEP_H
 
@@ -23,11 +24,13 @@ kedge_status kedge_stepper_init(kedge_stepper *stepper, const kedge_setup *setup
 void kedge_stepper_destroy(kedge_stepper *stepper);
 
 typedef struct kedge_step_result {
-  double loss, aux; /* loss over the update's supervised tokens with the interventions' part; that part alone */
+  double loss,
+      aux; /* loss over the update's supervised tokens with the interventions' part; that part alone */
   kedge_optimizer_norms norms;
 } kedge_step_result;
 
-/* Forward and backward of all micro-batches of the loaded update, then AdamW. Errors: ERR_NUMERIC with the weights untouched. */
+/* Forward and backward of all micro-batches of the loaded update, then AdamW. Errors: ERR_NUMERIC with the
+ * weights untouched. */
 kedge_status kedge_stepper_update(kedge_stepper *stepper, kedge_batches *batches, const kedge_update *update,
                                   double learning_rate, kedge_step_result *result);
 

@@ -39,7 +39,9 @@ static void show_notes(run *r) {
   for (; r->notes_shown < r->notes.count; r->notes_shown++) say(r, r->notes.items[r->notes_shown]);
 }
 
-/* ---- Start ------------------------------------------------------------------------------------------------------------ */
+/* ---- Start
+ * ------------------------------------------------------------------------------------------------------------
+ */
 
 static bool exists(const char *folder, const char *name) {
   struct stat info;
@@ -57,10 +59,11 @@ static kedge_status check_output(run *r, const char *checkpoint) {
   KEDGE_TRY(kedge_run_find(out, &found, NULL));
   kedge_status status = KEDGE_OK;
   if (found || exists(out, "metrics.jsonl") || exists(out, "config.json"))
-    status = kedge_fail(KEDGE_ERR_ARGUMENT,
-                        "output_dir %s holds another run; set resume_from_checkpoint=true to go on with it, or "
-                        "overwrite_output_dir=true",
-                        out);
+    status =
+        kedge_fail(KEDGE_ERR_ARGUMENT,
+                   "output_dir %s holds another run; set resume_from_checkpoint=true to go on with it, or "
+                   "overwrite_output_dir=true",
+                   out);
   kedge_free(found);
   return status;
 }
@@ -93,12 +96,14 @@ static kedge_status make_batches(run *r) {
       .max_updates = c->max_steps > 0 ? (uint64_t)c->max_steps : 0,
   };
   if (c->packing && c->packing_strategy != KEDGE_CONFIG_PACKING_BFD)
-    return kedge_fail(KEDGE_ERR_UNSUPPORTED, "key \"packing_strategy\": expected bfd, which never cuts a sample");
+    return kedge_fail(KEDGE_ERR_UNSUPPORTED,
+                      "key \"packing_strategy\": expected bfd, which never cuts a sample");
   KEDGE_TRY(kedge_batches_new(kedge_setup_train(&r->setup), &options, &r->batches));
   KEDGE_TRY(kedge_schedule_init(&r->schedule, c, kedge_batches_rows(r->batches), 1));
   if (r->schedule.updates != kedge_batches_updates(r->batches))
     return kedge_fail(KEDGE_ERR_MISMATCH, "the schedule has %llu updates, the data %llu",
-                      (unsigned long long)r->schedule.updates, (unsigned long long)kedge_batches_updates(r->batches));
+                      (unsigned long long)r->schedule.updates,
+                      (unsigned long long)kedge_batches_updates(r->batches));
   return KEDGE_OK;
 }
 
@@ -155,11 +160,12 @@ static kedge_status start(run *r) {
   return status;
 }
 
-/* ---- Logging, evaluation, saving ---------------------------------------------------------------------------------------- */
+/* ---- Logging, evaluation, saving
+ * ---------------------------------------------------------------------------------------- */
 
 /* One line of metrics under our names, one log entry under transformers' names. */
-static kedge_status log_line(run *r, double epoch, const kedge_metric *ours, const kedge_metric *theirs, size_t count,
-                             size_t their_count) {
+static kedge_status log_line(run *r, double epoch, const kedge_metric *ours, const kedge_metric *theirs,
+                             size_t count, size_t their_count) {
   const uint64_t step = r->record.step;
   if (r->metrics) KEDGE_TRY(kedge_metrics_write(r->metrics, step, epoch, ours, count));
   KEDGE_TRY(kedge_trainer_state_log(r->state, step, epoch, theirs, their_count));
@@ -203,10 +209,13 @@ static kedge_status save(run *r, double epoch) {
   return KEDGE_OK;
 }
 
-/* ---- The loop ------------------------------------------------------------------------------------------------------------ */
+/* ---- The loop
+ * ------------------------------------------------------------------------------------------------------------
+ */
 
 /* What is due after an update. */
-static kedge_status after_update(run *r, const kedge_update *update, double rate, const kedge_step_result *step) {
+static kedge_status after_update(run *r, const kedge_update *update, double rate,
+                                 const kedge_step_result *step) {
   const kedge_config *c = r->config;
   const uint64_t done = r->record.step;
   const bool last = done == r->schedule.updates;
@@ -228,9 +237,15 @@ static kedge_status one_update(run *r, const kedge_update *update) {
   r->record.loss_sum += step.loss;
   r->record.loss_count++;
   const kedge_train_progress progress = {
-      .step = r->record.step,       .updates = r->schedule.updates,    .tokens = update->tokens,
-      .supervised = update->supervised, .epoch = update->epoch,        .loss = step.loss,
-      .learning_rate = rate,        .grad_norm = step.norms.all,       .router_grad_norm = step.norms.router,
+      .step = r->record.step,
+      .updates = r->schedule.updates,
+      .tokens = update->tokens,
+      .supervised = update->supervised,
+      .epoch = update->epoch,
+      .loss = step.loss,
+      .learning_rate = rate,
+      .grad_norm = step.norms.all,
+      .router_grad_norm = step.norms.router,
   };
   if (r->hooks->progress) r->hooks->progress(r->hooks->context, &progress);
   return after_update(r, update, rate, &step);
@@ -244,8 +259,10 @@ static kedge_status loop(run *r) {
     KEDGE_TRY(one_update(r, &update));
     if (r->record.step < r->schedule.updates && r->hooks->stop && r->hooks->stop(r->hooks->context)) {
       KEDGE_TRY(save(r, update.epoch));
-      return kedge_fail(KEDGE_ERR_INTERRUPTED, "stopped after update %llu; checkpoint-%llu is saved, go on with resume_from_checkpoint=true",
-                        (unsigned long long)r->record.step, (unsigned long long)r->record.step);
+      return kedge_fail(
+          KEDGE_ERR_INTERRUPTED,
+          "stopped after update %llu; checkpoint-%llu is saved, go on with resume_from_checkpoint=true",
+          (unsigned long long)r->record.step, (unsigned long long)r->record.step);
     }
   }
 }
@@ -260,7 +277,8 @@ static kedge_status finish(run *r) {
   return status;
 }
 
-kedge_status kedge_train(const kedge_config *config, const kedge_train_hooks *hooks, kedge_train_result *result) {
+kedge_status kedge_train(const kedge_config *config, const kedge_train_hooks *hooks,
+                         kedge_train_result *result) {
   run r = {.config = config, .hooks = hooks, .result = {.loss = (double)NAN, .eval_loss = (double)NAN}};
   kedge_status status = start(&r);
   if (status == KEDGE_OK) status = loop(&r);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Post-training: from a configuration to a trained Hugging Face directory, checkpoints, metrics.jsonl and trainer_state.json.
- * trainer.c has the loop, step.c one update and one evaluation.
+ * Post-training: from a configuration to a trained Hugging Face directory, checkpoints, metrics.jsonl and
+ * trainer_state.json. trainer.c has the loop, step.c one update and one evaluation.
  */
 #ifndef KEDGE_MODELS_TRAINING_TRAINER_H
 #define KEDGE_MODELS_TRAINING_TRAINER_H
@@ -24,12 +24,13 @@ typedef struct kedge_train_log {
 } kedge_train_log;
 
 typedef struct kedge_train_hooks {
-  void (*note)(void *context, const char *line);                           /* remarks; may be NULL */
+  void (*note)(void *context, const char *line); /* remarks; may be NULL */
   void (*started)(void *context, const kedge_setup *setup, uint64_t updates, uint64_t done); /* may be NULL */
-  void (*progress)(void *context, const kedge_train_progress *progress);   /* may be NULL */
-  void (*logged)(void *context, const kedge_train_log *log);               /* may be NULL */
-  void (*saved)(void *context, const char *path, uint64_t step);           /* may be NULL */
-  bool (*stop)(void *context); /* asked after each update: true saves a checkpoint and ends with ERR_INTERRUPTED; may be NULL */
+  void (*progress)(void *context, const kedge_train_progress *progress);                     /* may be NULL */
+  void (*logged)(void *context, const kedge_train_log *log);                                 /* may be NULL */
+  void (*saved)(void *context, const char *path, uint64_t step);                             /* may be NULL */
+  bool (*stop)(void *context); /* asked after each update: true saves a checkpoint and ends with
+                                  ERR_INTERRUPTED; may be NULL */
   void *context;
 } kedge_train_hooks;
 
@@ -40,8 +41,10 @@ typedef struct kedge_train_result {
   uint64_t workspace_bytes, optimizer_bytes;
 } kedge_train_result;
 
-/* Runs the whole thing. Errors: those of kedge_setup_init; ERR_NUMERIC (a loss, router or gradient that is not finite: the last
- * checkpoint stays usable); ERR_MISMATCH (resuming another run); ERR_IO. `result` may be NULL. */
-kedge_status kedge_train(const kedge_config *config, const kedge_train_hooks *hooks, kedge_train_result *result);
+/* Runs the whole thing. Errors: those of kedge_setup_init; ERR_NUMERIC (a loss, router or gradient that is
+ * not finite: the last checkpoint stays usable); ERR_MISMATCH (resuming another run); ERR_IO. `result` may be
+ * NULL. */
+kedge_status kedge_train(const kedge_config *config, const kedge_train_hooks *hooks,
+                         kedge_train_result *result);
 
 #endif
