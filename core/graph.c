@@ -118,6 +118,11 @@ kedge_value kedge_input(kedge_graph *g, const char *name, kedge_dtype dtype, uin
   return kedge__value_new(g, KEDGE_STORE_INPUT, &shape, name);
 }
 
+static bool fits(const kedge_buffer *buffer, uint64_t offset, uint64_t bytes) {
+  uint64_t size = kedge_buffer_size(buffer);
+  return offset <= size && bytes <= size - offset;
+}
+
 kedge_value kedge_parameter(kedge_graph *g, const char *name, kedge_dtype dtype, uint32_t rank,
                             const uint32_t *dims, kedge_buffer *buffer, uint64_t offset) {
   kedge_shape shape;
@@ -126,10 +131,11 @@ kedge_value kedge_parameter(kedge_graph *g, const char *name, kedge_dtype dtype,
   if (!v) return KEDGE_NONE;
   g->values[v].buffer = buffer;
   g->values[v].offset = offset;
-  if (buffer && offset + kedge_value_bytes(g, v) > kedge_buffer_size(buffer))
-    return kedge__graph_fail(g, KEDGE_ERR_SHAPE, "%s: its buffer has %llu bytes, the parameter needs %llu",
-                             name, (unsigned long long)kedge_buffer_size(buffer),
-                             (unsigned long long)(offset + kedge_value_bytes(g, v)));
+  if (buffer && !fits(buffer, offset, kedge_value_bytes(g, v)))
+    return kedge__graph_fail(g, KEDGE_ERR_SHAPE,
+                             "%s: its buffer has %llu bytes, the parameter needs %llu from %llu on", name,
+                             (unsigned long long)kedge_buffer_size(buffer),
+                             (unsigned long long)kedge_value_bytes(g, v), (unsigned long long)offset);
   return v;
 }
 
@@ -146,7 +152,7 @@ kedge_value kedge_parameter_parts(kedge_graph *g, const char *name, kedge_dtype 
   for (uint32_t i = 0; i < dims[0]; i++) {
     info->parts[i] = buffers[i];
     info->part_offsets[i] = offsets[i];
-    if (buffers[i] && offsets[i] + part_bytes > kedge_buffer_size(buffers[i]))
+    if (buffers[i] && !fits(buffers[i], offsets[i], part_bytes))
       return kedge__graph_fail(g, KEDGE_ERR_SHAPE, "%s: the buffer of part %u is too small", name, i);
   }
   return v;

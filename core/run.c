@@ -203,9 +203,28 @@ void kedge_exec_free(kedge_exec *e) {
   kedge_free(e);
 }
 
+/* A parameter without a buffer can be planned, not run. */
+static kedge_status check_buffers(const kedge_exec *e) {
+  if (!e->device->limits.computes) return KEDGE_OK;
+  for (uint32_t s = 0; s < e->step_count; s++) {
+    const kedge_node *node = &e->graph->nodes[e->steps[s].node];
+    const kedge_op_info *info = kedge_op_get(node->op);
+    for (uint32_t i = 0; i < info->in_count; i++) {
+      const kedge_value_info *v = &e->graph->values[e->graph->values[node->in[i]].base];
+      if (!node->in[i] || v->storage != KEDGE_STORE_PARAMETER) continue;
+      bool bound = v->parts || v->buffer;
+      for (uint32_t p = 0; v->parts && p < v->shape.dims[0]; p++) bound &= v->parts[p] != NULL;
+      if (!bound) return kedge_fail(KEDGE_ERR_ARGUMENT, "parameter %s has no buffer", v->name ? v->name : "");
+    }
+  }
+  return KEDGE_OK;
+}
+
 kedge_status kedge__exec_prepare(kedge_exec *e) {
   KEDGE_TRY(workspace_reserve(e->workspace, e->plan.bytes + e->scratch + e->device->limits.alignment));
-  if (e->generation != e->workspace->generation) resolve(e);
+  if (e->generation == e->workspace->generation) return KEDGE_OK;
+  KEDGE_TRY(check_buffers(e));
+  resolve(e);
   return KEDGE_OK;
 }
 

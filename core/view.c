@@ -29,7 +29,7 @@ kedge_value kedge_reshape(kedge_graph *g, kedge_value value, uint32_t rank, cons
   uint64_t count = rank >= 1 && rank <= KEDGE_MAX_RANK;
   for (uint32_t i = 0; i < rank && i < KEDGE_MAX_RANK; i++) {
     shape.dims[i] = dims[i];
-    count *= dims[i];
+    count = count > INT32_MAX ? count : count * dims[i]; /* stays wrong once it is too large */
   }
   if (count != kedge_value_count(g, value) || g->values[value].parts)
     return kedge__graph_fail(g, KEDGE_ERR_SHAPE, "reshape(%s): expected %llu elements, got %llu",
