@@ -160,6 +160,7 @@ kedge_status kedge_random_graph_init(kedge_random_graph *r, kedge_device *device
   r->input_count = 2;
   keep(r, r->inputs[0]);
   keep(r, parameter(r, 2, rows, 1 + below(r, 40)));
+  KEDGE_TRY(kedge_graph_status(g)); /* there is something to pick from */
   uint32_t region = below(r, 2) ? below(r, steps) : steps, end = region + 1 + below(r, 12);
   for (uint32_t i = 0; i < steps && r->parameter_count < 24; i++) {
     if (i == region) kedge_region_begin(g, "region");
