@@ -151,9 +151,9 @@ static kedge_status open_path(kedge_tokenizer *tokenizer, const char *path, cons
     char *parent = slash == path ? kedge_strdup("/") : kedge_strdup(slash ? path : ".");
     if (!parent) return KEDGE_ERR_MEMORY;
     if (slash && slash != path) parent[slash - path] = 0;
-    kedge_status status = kedge__read_companions(tokenizer, parent);
+    kedge_status read = kedge__read_companions(tokenizer, parent);
     kedge_free(parent);
-    KEDGE_TRY(status);
+    KEDGE_TRY(read);
   } else if (directory) {
     KEDGE_TRY(kedge__read_companions(tokenizer, path));
   }
@@ -161,9 +161,9 @@ static kedge_status open_path(kedge_tokenizer *tokenizer, const char *path, cons
   tokenizer->size = tokenizer->bpe.vocab.size;
   if (tokenizer->added.largest >= (int32_t)tokenizer->size)
     tokenizer->size = (uint32_t)tokenizer->added.largest + 1;
-  KEDGE_TRY(check_ids(&tokenizer->prefix, tokenizer->size));
-  KEDGE_TRY(check_ids(&tokenizer->suffix, tokenizer->size));
-  return set_hash(tokenizer);
+  kedge_status status = check_ids(&tokenizer->prefix, tokenizer->size);
+  if (status == KEDGE_OK) status = check_ids(&tokenizer->suffix, tokenizer->size);
+  return status == KEDGE_OK ? set_hash(tokenizer) : kedge_fail_in(status, "%s", path);
 }
 
 kedge_status kedge_tokenizer_open(const char *path, const char *kind, kedge_tokenizer **tokenizer) {

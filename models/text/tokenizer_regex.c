@@ -48,8 +48,7 @@ static kedge_status compile(kedge__syntax syntax, const char *pattern, size_t le
     return kedge_fail(KEDGE_ERR_MEMORY, "out of memory for a pattern");
   char reason[160];
   pcre2_get_error_message(error, (PCRE2_UCHAR *)reason, sizeof reason);
-  return kedge_fail(KEDGE_ERR_FORMAT, "pattern '%.*s': %s at byte %zu", (int)(length < 200 ? length : 200),
-                    pattern, reason, (size_t)offset);
+  return kedge_fail(KEDGE_ERR_FORMAT, "%s", reason);
 }
 
 kedge_status kedge__regex_new(kedge__syntax syntax, const char *pattern, size_t length,
@@ -63,17 +62,23 @@ kedge_status kedge__regex_new(kedge__syntax syntax, const char *pattern, size_t 
   pcre2_general_context *general = NULL;
   kedge__regex *made = kedge_alloc(1, sizeof *made);
   if (!made) return KEDGE_ERR_MEMORY;
+  const char *run = pattern;
+  size_t run_length = length;
   if (syntax == KEDGE__FILE_SYNTAX) {
     KEDGE_GOTO(kedge__pattern_translate(pattern, length, &translated), status, end);
-    pattern = translated.data;
-    length = translated.length;
+    run = translated.data;
+    run_length = translated.length;
   }
   general = pcre2_general_context_create(allocate, release, NULL);
   if (!general) {
     status = kedge_fail(KEDGE_ERR_MEMORY, "out of memory for a pattern");
     goto end;
   }
-  KEDGE_GOTO(compile(syntax, pattern, length, general, &made->code), status, end);
+  status = compile(syntax, run, run_length, general, &made->code);
+  if (status != KEDGE_OK) {
+    kedge_fail_in(status, "pattern '%.*s'", (int)(length < 200 ? length : 200), pattern);
+    goto end;
+  }
   /* Without a just-in-time compiler the same code is interpreted: slower, same matches. */
   (void)pcre2_jit_compile(made->code, PCRE2_JIT_COMPLETE);
   *regex = made;
