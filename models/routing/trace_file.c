@@ -126,7 +126,7 @@ static kedge_status read_tensors(const kedge_st_file *file, kedge_trace *t) {
 
 static kedge_status read_file(const kedge_st_file *file, kedge_trace *t) {
   const kedge_st_tensor *ids;
-  uint32_t experts;
+  uint32_t experts = 0;
   KEDGE_TRY(find(file, "ids", KEDGE_ST_I32, 3, NULL, &ids));
   if (!ids)
     return kedge_fail(KEDGE_ERR_FORMAT, "%s: tensor ids: expected I32 [tokens, layers, k], got nothing",
