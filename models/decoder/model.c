@@ -20,15 +20,21 @@ kedge_dtype kedge_model_file_dtype(const kedge_hf_config *config) {
   return strcmp(config->dtype, "bfloat16") ? KEDGE_F32 : KEDGE_BF16;
 }
 
-/* Rotary frequencies theta^(-2i/d), i < d/2. */
+/* Rotary frequencies theta^(-2i/d), i < d/2; f64 in an f64 model. */
 static kedge_status make_inv_freq(kedge_model *m) {
-  uint32_t half = m->config.head_dim / 2;
-  float *table = kedge_alloc(half, sizeof *table);
+  const uint32_t half = m->config.head_dim / 2;
+  const size_t size = kedge_dtype_size(m->dtype == KEDGE_F64 ? KEDGE_F64 : KEDGE_F32);
+  void *table = kedge_alloc(half, size);
   if (!table) return KEDGE_ERR_MEMORY;
-  for (uint32_t i = 0; i < half; i++)
-    table[i] = (float)pow(m->config.rope.theta, -2.0 * i / (double)m->config.head_dim);
-  kedge_status status = kedge_buffer_new(m->device, half * sizeof *table, &m->inv_freq);
-  if (status == KEDGE_OK) status = kedge_buffer_write(m->inv_freq, 0, table, half * sizeof *table);
+  for (uint32_t i = 0; i < half; i++) {
+    double frequency = pow(m->config.rope.theta, -2.0 * i / (double)m->config.head_dim);
+    if (m->dtype == KEDGE_F64)
+      ((double *)table)[i] = frequency;
+    else
+      ((float *)table)[i] = (float)frequency;
+  }
+  kedge_status status = kedge_buffer_new(m->device, half * size, &m->inv_freq);
+  if (status == KEDGE_OK) status = kedge_buffer_write(m->inv_freq, 0, table, half * size);
   kedge_free(table);
   return status;
 }

@@ -13,9 +13,9 @@ typedef struct kedge_model {
   kedge_hf_config config;
   kedge_params params;
   kedge_device *device;     /* borrowed */
-  kedge_dtype dtype;        /* of the weights on the device: f32 or bf16 */
+  kedge_dtype dtype;        /* of the weights on the device: f32 or bf16; f64 to check gradients */
   kedge_buffer **weights;   /* one a parameter */
-  kedge_buffer *inv_freq;   /* f32 [head_dim/2], the rotary frequencies */
+  kedge_buffer *inv_freq;   /* f32 (f64 in an f64 model) [head_dim/2], the rotary frequencies */
   kedge_checkpoint *source; /* the files that it was loaded from; NULL for a described model */
   kedge_notes notes;        /* what was odd about the files */
 } kedge_model;
