@@ -51,6 +51,7 @@ typedef struct kedge_family_options {
 
 typedef struct kedge_family {
   const char *model_type;
+  const char *architecture; /* class of transformers, for config.json */
   const kedge_tensor_name *names;
   uint32_t name_count;
   const char *const *ignored; /* NULL-ended: suffixes of file tensors that are known to be stale */

@@ -46,6 +46,7 @@ static kedge_status options(const kedge_hf_config *config, kedge_family_options 
 
 const kedge_family kedge__family_qwen3_moe = {
     .model_type = "qwen3_moe",
+    .architecture = "Qwen3MoeForCausalLM",
     .names = names,
     .name_count = sizeof names / sizeof *names,
     .ignored = ignored,

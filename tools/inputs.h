@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What several sub-commands read: a config by file or folder, lists of ids, dtypes and backends by name. All
+ * errors are recorded by kedge_fail. */
+#ifndef KEDGE_TOOLS_INPUTS_H
+#define KEDGE_TOOLS_INPUTS_H
+
+#include "models/checkpoint/hf_config.h"
+
+/* True for a path that is a folder. */
+bool input_is_folder(const char *path);
+
+/* The config of a model directory, or of a config.json by itself. Destroyed by the caller. */
+kedge_status input_config(const char *path, kedge_hf_config *config);
+
+/* "1,2,3" as ids below `vocabulary`; new memory, freed by kedge_free. ERR_ARGUMENT names the place. */
+kedge_status input_ids(const char *text, uint32_t vocabulary, int32_t **ids, size_t *count);
+
+/* "f32" or "bf16"; NULL: the dtype that the config names. */
+kedge_status input_dtype(const char *name, const kedge_hf_config *config, kedge_dtype *dtype);
+
+/* Opens `backend`; one that computes nothing is refused. `threads` 0: the backend's default. */
+kedge_status input_device(const char *backend, int64_t threads, kedge_device **device);
+
+#endif
