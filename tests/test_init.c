@@ -8,7 +8,7 @@
 #include "models/decoder/model.h"
 #include "models/text/tokenizer.h"
 #include "tests/support/files.h"
-#include "tests/support/run.h"
+#include "tests/support/program.h"
 #include "tests/support/tokenizers.h"
 
 #include <math.h>
@@ -185,20 +185,6 @@ static void test_refusals(void **state) {
 /* ---- The command
  * -------------------------------------------------------------------------------------------------- */
 
-/* Runs `kedge <arguments>` in the test folder; `err` must occur in what went to standard error. */
-static void expect(const char *arguments, int code, const char *err) {
-  char command[2048];
-  const char *program = getenv("KEDGE_BIN");
-  snprintf(command, sizeof command, "cd '%s' && '%s' %s", test_folder(), program ? program : "kedge",
-           arguments);
-  test_run run = test_run_shell(command);
-  if (run.exit_code != code || !strstr(run.err, err))
-    fail_msg("kedge %s: exit %d, want %d; said \"%s\", want \"%s\"", arguments, run.exit_code, code, run.err,
-             err);
-  if (code == 2) assert_ptr_equal(strchr(run.err, '\n'), run.err + strlen(run.err) - 1);
-  test_run_free(&run);
-}
-
 static const char *at(const char *name) {
   return test_path(test_folder(), name);
 }
@@ -208,9 +194,9 @@ static void test_command(void **state) {
   fresh("tok");
   test_tokenizer_write(at("tok"));
   test_write_text(at("tiny.json"), test_tokenizer_model_config);
-  expect("init --config tiny.json --tokenizer tok --seed 3 --out a/b", 0, "");
-  expect("init --config tiny.json --tokenizer tok/tokenizer.json --seed 3 --out c", 0, "");
-  expect("init --config c --tokenizer c --seed 4 --dtype bf16 --out d", 0, "");
+  test_kedge_expect("init --config tiny.json --tokenizer tok --seed 3 --out a/b", 0, "");
+  test_kedge_expect("init --config tiny.json --tokenizer tok/tokenizer.json --seed 3 --out c", 0, "");
+  test_kedge_expect("init --config c --tokenizer c --seed 4 --dtype bf16 --out d", 0, "");
   assert_true(test_same_file(at("a/b/model.safetensors"), at("c/model.safetensors")));
   assert_true(test_same_file(at("tok/tokenizer.json"), at("c/tokenizer.json")));
   assert_true(test_same_file(at("d/generation_config.json"), at("c/generation_config.json")));
@@ -240,39 +226,40 @@ static void test_command_refusals(void **state) {
   test_tokenizer_write(at("tok"));
   test_write_text(at("tiny.json"), test_tokenizer_model_config);
   test_remove(at("out"));
-  expect("init --config tiny.json --tokenizer tok --out out", 0, "");
+  test_kedge_expect("init --config tiny.json --tokenizer tok --out out", 0, "");
   size_t bytes;
   char *before = test_read(at("out/model.safetensors"), &bytes);
-  expect("init --config tiny.json --tokenizer tok --seed 9 --out out", 2, "out");
+  test_kedge_expect("init --config tiny.json --tokenizer tok --seed 9 --out out", 2, "out");
   char *after = test_read(at("out/model.safetensors"), &bytes);
   assert_memory_equal(before, after, bytes);
   free(after);
-  expect("init --config tiny.json --seed 9 --out out --force", 0, "");
+  test_kedge_expect("init --config tiny.json --seed 9 --out out --force", 0, "");
   after = test_read(at("out/model.safetensors"), &bytes);
   assert_memory_not_equal(before, after, bytes);
   assert_false(test_exists(at("out/tokenizer.json")));
   free(before), free(after);
-  expect("init --tokenizer tok --out x", 2, "--config is needed");
-  expect("init --config nowhere.json --out x", 2, "nowhere.json");
-  expect("init --config tok --out x", 2, "config.json");
-  expect("init --config tiny.json --tokenizer nowhere --out x", 2, "nowhere");
-  expect("init --config tiny.json --dtype f64 --out x", 2, "--dtype: expected f32 or bf16, came \"f64\"");
-  expect("init --config tiny.json --seed -1 --out x", 2, "--seed");
+  test_kedge_expect("init --tokenizer tok --out x", 2, "--config is needed");
+  test_kedge_expect("init --config nowhere.json --out x", 2, "nowhere.json");
+  test_kedge_expect("init --config tok --out x", 2, "config.json");
+  test_kedge_expect("init --config tiny.json --tokenizer nowhere --out x", 2, "nowhere");
+  test_kedge_expect("init --config tiny.json --dtype f64 --out x", 2,
+                    "--dtype: expected f32 or bf16, came \"f64\"");
+  test_kedge_expect("init --config tiny.json --seed -1 --out x", 2, "--seed");
   test_write_text(at("broken.json"), "{\"model_type\": ");
-  expect("init --config broken.json --out x", 2, "broken.json: line 1");
+  test_kedge_expect("init --config broken.json --out x", 2, "broken.json: line 1");
   test_write_text(at("list.json"), "[]");
-  expect("init --config list.json --out x", 2, "list.json");
+  test_kedge_expect("init --config list.json --out x", 2, "list.json");
   char *small = strdup(test_tokenizer_model_config);
   memcpy(strstr(small, "264"), "259", 3);
   test_write_text(at("small.json"), small);
-  expect("init --config small.json --tokenizer tok --out x", 2,
-         "tok has 260 tokens, more than the vocab_size 259 of small.json");
+  test_kedge_expect("init --config small.json --tokenizer tok --out x", 2,
+                    "tok has 260 tokens, more than the vocab_size 259 of small.json");
   memcpy(strstr(small, "\"hidden_size\": 16"), "\"hidden_size\": 0 ", 17);
   test_write_text(at("zero.json"), small);
-  expect("init --config zero.json --out x", 2, "hidden_size");
+  test_kedge_expect("init --config zero.json --out x", 2, "hidden_size");
   free(small);
   assert_false(test_exists(at("x")));
-  expect("init --help", 0, "");
+  test_kedge_expect("init --help", 0, "");
 }
 
 int main(void) {

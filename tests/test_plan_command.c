@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * ctest: quick
+ *
+ * The command `plan`: exact counts of a full-size model, bytes by kind, and the arena that a run really
+ * plans. */
+#include "models/decoder/decoder.h"
+#include "models/training/optimizer.h"
+#include "tests/support/files.h"
+#include "tests/support/program.h"
+#include "tests/support/tokenizers.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+static void check(kedge_status status) {
+  if (status != KEDGE_OK) fail_msg("%s: %s", kedge_status_name(status), kedge_message());
+}
+
+static json_t *plan(const char *model, const char *options) {
+  char arguments[1024];
+  snprintf(arguments, sizeof arguments, "plan --model '%s' --json %s", model, options);
+  return test_kedge_json(arguments);
+}
+
+static void test_full_size(void **state) {
+  (void)state;
+  const char *model = test_golden("configs/qwen3_30b_a3b.json");
+  struct timespec from, to;
+  clock_gettime(CLOCK_MONOTONIC, &from);
+  json_t *p = plan(model, "");
+  clock_gettime(CLOCK_MONOTONIC, &to);
+  const json_int_t n = 30532122624;
+  assert_true(test_json_int(p, "parameters") == n);
+  assert_true(test_json_int(p, "tensors") == 18867);
+  /* Per layer: attention, its norms, router, 8 of 128 experts; then the last norm and the head. */
+  const json_int_t layer =
+      2048 * (4096 + 512 + 512) + 4096 * 2048 + 2 * 128 + 2 * 2048 + 128 * 2048 + 8 * 3 * 768 * 2048;
+  assert_true(test_json_int(p, "active_parameters") == 48 * layer + 2048 + (json_int_t)151936 * 2048);
+  assert_true(test_json_int(p, "bytes.weights") == 2 * n);
+  assert_true(test_json_int(p, "bytes.gradients") == 4 * n);
+  assert_true(test_json_int(p, "bytes.optimizer") == 8 * n);
+  assert_true(test_json_int(p, "bytes.master") == 4 * n);
+  static const char *const kinds[] = {"weights",     "gradients", "optimizer", "master",
+                                      "activations", "scratch",   "inputs"};
+  json_int_t sum = 0;
+  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+    char path[64];
+    snprintf(path, sizeof path, "bytes.%s", kinds[i]);
+    sum += test_json_int(p, path);
+  }
+  assert_true(test_json_int(p, "bytes.total") == sum);
+  assert_int_equal(json_object_size(json_object_get(p, "bytes")), 8);
+  /* A second and no more; generous for sanitizers and slow machines. */
+  double seconds = (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
+  print_message("planned in %.2f s\n", seconds);
+  assert_true(seconds < 10);
+  json_t *f32 = plan(model, "--dtype f32"), *again = plan(model, "--recompute"),
+         *longer = plan(model, "--tokens 5000");
+  assert_true(test_json_int(f32, "bytes.weights") == 4 * n);
+  assert_true(test_json_int(f32, "bytes.master") == 0);
+  assert_true(test_json_int(again, "bytes.activations") * 3 < test_json_int(p, "bytes.activations"));
+  assert_true(test_json_int(again, "nodes") > test_json_int(p, "nodes"));
+  assert_true(test_json_int(longer, "bucket") == 5120);
+  assert_true(test_json_int(longer, "bytes.activations") > 2 * test_json_int(p, "bytes.activations"));
+  json_decref(p), json_decref(f32), json_decref(again), json_decref(longer);
+}
+
+/* What the command says is what training plans. */
+static void test_same_plan(void **state) {
+  (void)state;
+  const kedge_optimizer_options options = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .max_norm = 1};
+  kedge_device *device;
+  kedge_model *model;
+  kedge_workspace *workspace;
+  kedge_optimizer optimizer;
+  kedge_decoder decoder;
+  kedge_exec *exec;
+  check(kedge_device_open("cpu", NULL, &device));
+  check(kedge_workspace_new(device, &workspace));
+  check(kedge_model_load(device, test_golden("qwen3_moe_mixed"), KEDGE_F32, &model));
+  check(kedge_optimizer_init(&optimizer, model, &options, workspace));
+  check(kedge_decoder_build(model, &(kedge_decoder_spec){.tokens = 64, .loss = true}, &decoder));
+  check(kedge_optimizer_extend(&optimizer, &decoder));
+  check(kedge_exec_new(device, decoder.graph, workspace, &exec));
+  kedge_plan_summary want = kedge_exec_plan(exec);
+  json_t *p = plan(test_golden("qwen3_moe_mixed"), "--tokens 61");
+  assert_true(test_json_int(p, "bucket") == 64);
+  assert_true(test_json_int(p, "parameters") == (json_int_t)model->params.total);
+  assert_true(test_json_int(p, "bytes.activations") == (json_int_t)want.arena);
+  assert_true(test_json_int(p, "bytes.scratch") == (json_int_t)want.scratch);
+  assert_true(test_json_int(p, "bytes.inputs") == (json_int_t)want.inputs);
+  assert_true(test_json_int(p, "bytes.gradients") + test_json_int(p, "bytes.optimizer") +
+                  test_json_int(p, "bytes.master") ==
+              (json_int_t)kedge_optimizer_bytes(&optimizer));
+  json_decref(p);
+  kedge_exec_free(exec);
+  kedge_decoder_destroy(&decoder);
+  kedge_optimizer_destroy(&optimizer);
+  kedge_model_free(model);
+  kedge_workspace_free(workspace);
+  kedge_device_close(device);
+}
+
+static void test_text(void **state) {
+  (void)state;
+  char arguments[1024];
+  snprintf(arguments, sizeof arguments, "plan --model '%s'", test_golden("configs/qwen3_30b_a3b.json"));
+  test_run run = test_kedge(arguments, 0, "");
+  assert_non_null(strstr(run.out, "parameters: 30532122624 (3041867776 active) in 18867 tensors"));
+  assert_non_null(strstr(run.out, "56.9 GiB          61064245248 B"));
+  assert_string_equal(run.err, "");
+  test_run_free(&run);
+}
+
+static void test_refusals(void **state) {
+  (void)state;
+  char *other = strdup(test_tokenizer_model_config);
+  memcpy(strstr(other, "qwen3"), "qwen9", 5);
+  test_write_text(test_path(test_folder(), "other.json"), other);
+  free(other);
+  test_kedge_expect("plan --model nowhere", 2, "nowhere");
+  test_kedge_expect("plan --model other.json", 2, "qwen9_moe");
+  test_kedge_expect("plan --model .", 2, "config.json");
+  char arguments[1024];
+  snprintf(arguments, sizeof arguments, "plan --model '%s' --tokens 0", test_golden("qwen3_moe_mixed"));
+  test_kedge_expect(arguments, 2, "--tokens: expected a number from 1");
+  snprintf(arguments, sizeof arguments, "plan --model '%s' --dtype f16", test_golden("qwen3_moe_mixed"));
+  test_kedge_expect(arguments, 2, "--dtype: expected f32 or bf16, came \"f16\"");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_full_size), cmocka_unit_test(test_same_plan),
+                                     cmocka_unit_test(test_text), cmocka_unit_test(test_refusals)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
