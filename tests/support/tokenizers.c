@@ -20,7 +20,7 @@ const char *const test_tokenizer_model_config =
     "true,\n"
     " \"decoder_sparse_step\": 1, \"mlp_only_layers\": [0], \"max_position_embeddings\": 128,\n"
     " \"rms_norm_eps\": 1e-06, \"rope_theta\": 10000.0, \"tie_word_embeddings\": false,\n"
-    " \"initializer_range\": 0.3, \"bos_token_id\": 256, \"eos_token_id\": 257}\n";
+    " \"initializer_range\": 0.3, \"hidden_act\": \"silu\", \"bos_token_id\": 256, \"eos_token_id\": 257}\n";
 
 /* The character that stands for a byte: printable ones for themselves, the others U+0100 on, in order. */
 static void spelling(unsigned byte, char text[4]) {
