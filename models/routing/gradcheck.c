@@ -75,11 +75,12 @@ static kedge_status measure_gap(kedge_rig *rig, const kedge_intervention *it, do
   *gap = INFINITY;
   KEDGE_TRY(kedge__rig_ids(rig, ids));
   for (uint32_t l = 0; l < L; l++) {
+    const bool biased = it->id == KEDGE_ROUTER_rpb && kedge_intervention_covers(it, l);
     double scores[T][E];
     KEDGE_TRY(kedge__rig_read(rig, rig->decoder.router_TE[l], scores[0], T * E));
     for (int t = 0; t < T; t++) {
       if (p->segments[t] < 0) continue;
-      for (int e = 0; it->id == KEDGE_ROUTER_rpb && p->spans[t] >= 0 && e < E; e++)
+      for (int e = 0; biased && p->spans[t] >= 0 && e < E; e++)
         scores[t][e] += it->beta * p->bias[l][p->spans[t]][e];
       *gap = fmin(*gap, gap_of(scores[t], ids[l][t]));
     }
