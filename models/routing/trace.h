@@ -41,9 +41,9 @@ typedef struct kedge_trace_options {
 
 /* Routes a dataset through a model, without any intervention: the routing that the model has in use. Besides
  * the trace it holds one pass's outputs. `options` may be NULL. model and data hashes are set where the model
- * has files; `tokenizer` is the caller's to set. Errors: ERR_UNSUPPORTED (no MoE layer), ERR_NUMERIC naming
- * the layer whose scores are not finite, ERR_INTERRUPTED, those of passes. On success the trace is the
- * caller's to destroy. */
+ * has files; `tokenizer` is the caller's to set. Errors: ERR_UNSUPPORTED (no MoE layer), ERR_MISMATCH (a
+ * token id the model lacks), ERR_NUMERIC naming the layer whose scores are not finite, ERR_INTERRUPTED, those
+ * of passes. On success the trace is the caller's to destroy. */
 kedge_status kedge_trace_collect(const kedge_model *model, const kedge_dataset *dataset,
                                  const kedge_trace_options *options, kedge_trace *trace);
 void kedge_trace_destroy(kedge_trace *trace);
