@@ -139,6 +139,8 @@ static void chain_init(chain *c, bool regions, bool sink) {
     if (regions) kedge_region_begin(g, "layer");
     kedge_value a = kedge_swiglu(g, kedge_linear(g, y, c->weights[i]), y);
     for (int k = 0; k < 3; k++) a = kedge_swiglu(g, a, y);
+    /* The first weight is tied: its gradient is not complete before the first layer's part is there. */
+    if (i == LAYERS - 1) a = kedge_swiglu(g, kedge_linear(g, a, c->weights[0]), a);
     y = kedge_add(g, a, y);
     if (regions) kedge_region_end(g);
   }
