@@ -55,6 +55,7 @@ static void make_outputs(kedge_build *b, kedge_value h_TD) {
   if (!head) head = kedge__weight(b, KEDGE_ROLE_EMBED, 0);
   h_TD =
       kedge_rms_norm(b->g, h_TD, kedge__weight(b, KEDGE_ROLE_FINAL_NORM, 0), b->model->config.rms_norm_eps);
+  if (b->spec->hidden) kedge_output(b->g, d->hidden_TD = h_TD, "hidden");
   if (b->spec->logits)
     kedge_output(b->g, d->logits_TV = kedge_matmul(b->g, h_TD, head, false, true, KEDGE_F32), "logits");
   if (!b->spec->loss) return;

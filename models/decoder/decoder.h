@@ -23,6 +23,7 @@ typedef struct kedge_decoder_spec {
   uint32_t prior_rows;                     /* S > 0 where an intervention reads the prior */
   bool loss;                               /* nll_T and loss_1 from labels_T and weights_T */
   bool logits;                             /* logits_TV */
+  bool hidden;                             /* hidden_TD; head.h makes logits of some of its rows */
   bool all_double;                         /* gradient checks; weights must then be f64 (kedge gradcheck) */
   bool recompute;                          /* layers are recompute regions */
   bool taps;                               /* router logits, ids and weights of every MoE layer are outputs */
@@ -47,6 +48,7 @@ typedef struct kedge_decoder {
   kedge_value *params;
   /* outputs */
   kedge_value nll_T, loss_1, logits_TV; /* f32 */
+  kedge_value hidden_TD;                /* storage, after the final norm: what the head reads */
   kedge_value aux_1;                    /* f32, sum of the interventions' losses (already part of loss_1) */
   kedge_value *router_TE, *ids_TK, *gates_TK,
       *bad_1; /* one an MoE layer; bad_1 always, the others with taps */
