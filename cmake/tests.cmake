@@ -13,6 +13,22 @@ target_compile_definitions(kedge_test_support PRIVATE KEDGE_REAL=double KEDGE_PA
 target_compile_options(kedge_test_support PRIVATE -Wno-missing-field-initializers)
 target_link_libraries(kedge_test_support PUBLIC kedge_flags kedge_static PkgConfig::CMOCKA PkgConfig::JANSSON
   PkgConfig::YAML PkgConfig::PCRE2 PkgConfig::UTF8PROC PkgConfig::XXHASH OpenMP::OpenMP_C m)
+set(KEDGE_TEST_ENVIRONMENT OMP_WAIT_POLICY=passive KEDGE_BIN=${PROJECT_BINARY_DIR}/kedge
+  KEDGE_SOURCE=${PROJECT_SOURCE_DIR} UBSAN_OPTIONS=print_stacktrace=1)
+set(KEDGE_TEST_LAUNCHER)
+if(KEDGE_SANITIZE MATCHES thread)
+  # Archer tells the sanitizer of OpenMP's barriers. Its address map wants the layout of memory not to be random.
+  find_library(KEDGE_ARCHER archer HINTS /usr/lib/llvm-14/lib REQUIRED)
+  list(APPEND KEDGE_TEST_ENVIRONMENT OMP_TOOL_LIBRARIES=${KEDGE_ARCHER}
+    "TSAN_OPTIONS=ignore_noninstrumented_modules=1 halt_on_error=1")
+  set(KEDGE_TEST_LAUNCHER setarch ${CMAKE_SYSTEM_PROCESSOR} --addr-no-randomize)
+endif()
+function(kedge_test name label)
+  add_test(NAME ${name} COMMAND ${ARGN} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT 600 SKIP_RETURN_CODE 77
+    ENVIRONMENT "${KEDGE_TEST_ENVIRONMENT}")
+endfunction()
+
 foreach(file IN LISTS KEDGE_TEST_FILES)
   get_filename_component(name ${file} NAME_WE)
   add_executable(${name} ${file})
@@ -23,7 +39,11 @@ foreach(file IN LISTS KEDGE_TEST_FILES)
   if(label_line MATCHES "ctest: (quick|ci|long)")
     set(label ${CMAKE_MATCH_1})
   endif()
-  add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-  set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT 600 SKIP_RETURN_CODE 77
-    ENVIRONMENT "OMP_WAIT_POLICY=passive;KEDGE_BIN=${PROJECT_BINARY_DIR}/kedge;KEDGE_SOURCE=${PROJECT_SOURCE_DIR}")
+  kedge_test(${name} ${label} ${KEDGE_TEST_LAUNCHER} $<TARGET_FILE:${name}>)
 endforeach()
+
+# The sources themselves, and an installed copy as others use it.
+kedge_test(check_tree quick ${PROJECT_SOURCE_DIR}/tests/check_tree.sh ${PROJECT_SOURCE_DIR})
+if(NOT KEDGE_SANITIZE)
+  kedge_test(test_install quick ${PROJECT_SOURCE_DIR}/tests/test_install.sh ${PROJECT_BINARY_DIR} ${CMAKE_C_COMPILER})
+endif()

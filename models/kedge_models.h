@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Kedge as a library: load a model, train it, probe it. This header brings in the headers meant for callers;
+ * each says who owns what. They are used from the bottom up:
+ *
+ *   core/kedge.h                     statuses and messages, memory, devices, graphs
+ *   models/text/tokenizer.h          text to ids and back
+ *   models/text/samples.h            JSONL files to a dataset of ids with question and answer spans
+ *   models/decoder/model.h           a Hugging Face model directory on a device, and its export
+ *   models/routing/prior.h           the frozen base router's mean probabilities, and their bias
+ *   models/training/config.h         every key of a run, from YAML and key=value
+ *
+ * Functions return a kedge_status; kedge_message() has the line that explains a failure. Nothing here prints
+ * or exits. A device, a model and what hangs on it belong to one thread at a time.
+ */
+#ifndef KEDGE_MODELS_H
+#define KEDGE_MODELS_H
+
+#include "core/kedge.h"
+#include "models/decoder/model.h"
+#include "models/routing/prior.h"
+#include "models/text/samples.h"
+#include "models/text/tokenizer.h"
+#include "models/training/config.h"
+
+#endif
