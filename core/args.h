@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Arguments of the ops, one struct a row of ops.def, shared by C, CUDA, HIP and GLSL. Dimensions are u32 and come first, an
- * even number of them; reals (kedge_real) follow. The graph keeps the double version; a step gets the version of its
- * kernel's kedge_real (core/run.c narrows). No other member types, no padding.
+ * Arguments of the ops, one struct a row of ops.def, shared by C, CUDA, HIP and GLSL. Dimensions are u32 and
+ * come first, an even number of them; reals (kedge_real) follow. The graph keeps the double version; a step
+ * gets the version of its kernel's kedge_real (core/run.c narrows). No other member types, no padding.
  */
 #ifndef KEDGE_ARGS_H
 #define KEDGE_ARGS_H
@@ -13,7 +13,9 @@
 #define KEDGE_REAL double
 #endif
 typedef KEDGE_REAL kedge_real;
-#define KEDGE_ARGS(name) typedef struct kedge_args_##name kedge_args_##name; struct kedge_args_##name
+#define KEDGE_ARGS(name)                                                                                     \
+  typedef struct kedge_args_##name kedge_args_##name;                                                        \
+  struct kedge_args_##name
 typedef uint32_t kedge_u32;
 #endif
 
@@ -21,6 +23,8 @@ typedef uint32_t kedge_u32;
 #define KEDGE_SCORE_SOFTMAX 0u
 #define KEDGE_SCORE_SIGMOID 1u
 
+/* One row a struct. */
+/* clang-format off */
 KEDGE_ARGS(copy) { kedge_u32 rows, cols; };
 KEDGE_ARGS(fill) { kedge_u32 n, pad; kedge_real value; };
 KEDGE_ARGS(spread) { kedge_u32 n, pad; };
@@ -73,5 +77,6 @@ KEDGE_ARGS(gates_grad) { kedge_u32 tokens, experts, k, kind, normalise, pad; ked
 KEDGE_ARGS(clip_scale) { kedge_u32 pad0, pad1; kedge_real max_norm; }; /* max_norm <= 0: never clips */
 KEDGE_ARGS(adamw) { kedge_u32 n, pad; kedge_real beta1, beta2, rest1, rest2, eps, decay; }; /* rest: 1 - beta */
 KEDGE_ARGS(accumulate) { kedge_u32 n, pad; };
+  /* clang-format on */
 
 #endif

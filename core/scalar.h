@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Scalar formulas shared by every backend (C, CUDA, HIP, GLSL): one definition of what a sigmoid is. Written on kedge_real.
+ * Scalar formulas shared by every backend (C, CUDA, HIP, GLSL): one definition of what a sigmoid is. Written
+ * on kedge_real.
  */
 #ifndef KEDGE_SCALAR_H
 #define KEDGE_SCALAR_H
@@ -9,9 +10,9 @@
 
 #ifndef __GLSL__
 #include <math.h>
-#define KEDGE_SCALAR static inline
-#define KEDGE_EXP(x) ((kedge_real)(sizeof(kedge_real) == 8 ? exp((double)(x)) : (double)expf((float)(x))))
-#define KEDGE_LOG(x) ((kedge_real)(sizeof(kedge_real) == 8 ? log((double)(x)) : (double)logf((float)(x))))
+#define KEDGE_SCALAR  static inline
+#define KEDGE_EXP(x)  ((kedge_real)(sizeof(kedge_real) == 8 ? exp((double)(x)) : (double)expf((float)(x))))
+#define KEDGE_LOG(x)  ((kedge_real)(sizeof(kedge_real) == 8 ? log((double)(x)) : (double)logf((float)(x))))
 #define KEDGE_SQRT(x) ((kedge_real)(sizeof(kedge_real) == 8 ? sqrt((double)(x)) : (double)sqrtf((float)(x))))
 
 /* f32 -> bf16 bits, to nearest even; NaN stays NaN. */
@@ -25,8 +26,8 @@ KEDGE_SCALAR uint16_t kedge__bf16_round(float value) {
 }
 #else
 #define KEDGE_SCALAR
-#define KEDGE_EXP(x) exp(x)
-#define KEDGE_LOG(x) log(x)
+#define KEDGE_EXP(x)  exp(x)
+#define KEDGE_LOG(x)  log(x)
 #define KEDGE_SQRT(x) sqrt(x)
 #endif
 
@@ -37,15 +38,19 @@ KEDGE_SCALAR kedge_real kedge_sigmoid(kedge_real x) {
 }
 
 /* silu(x) = x sigmoid(x), and its derivative. */
-KEDGE_SCALAR kedge_real kedge_silu(kedge_real x) { return x * kedge_sigmoid(x); }
+KEDGE_SCALAR kedge_real kedge_silu(kedge_real x) {
+  return x * kedge_sigmoid(x);
+}
 KEDGE_SCALAR kedge_real kedge_silu_slope(kedge_real x) {
   kedge_real s = kedge_sigmoid(x);
   return s * (1 + x * (1 - s));
 }
 
-/* One AdamW update of a weight (torch.optim.AdamW): m, v are updated moments; the result is the new weight. */
-KEDGE_SCALAR kedge_real kedge_adamw_step(kedge_real w, kedge_real m, kedge_real v, kedge_real rate, kedge_real bias1,
-                                         kedge_real bias2, kedge_real eps, kedge_real decay) {
+/* One AdamW update of a weight (torch.optim.AdamW): m, v are updated moments; the result is the new weight.
+ */
+KEDGE_SCALAR kedge_real kedge_adamw_step(kedge_real w, kedge_real m, kedge_real v, kedge_real rate,
+                                         kedge_real bias1, kedge_real bias2, kedge_real eps,
+                                         kedge_real decay) {
   w -= rate * decay * w;
   return w - rate / bias1 * m / (KEDGE_SQRT(v) / KEDGE_SQRT(bias2) + eps);
 }

@@ -146,10 +146,10 @@ static void test_packing(void **state) {
   training_expect(0, "",
                   "train run.yaml output_dir=k1 num_train_epochs=1 per_device_train_batch_size=66 "
                   "gradient_accumulation_steps=1");
-  training_expect(
-      0, "",
-      "train run.yaml output_dir=k2 num_train_epochs=1 per_device_train_batch_size=66 gradient_accumulation_steps=1 "
-      "packing=true");
+  training_expect(0, "",
+                  "train run.yaml output_dir=k2 num_train_epochs=1 per_device_train_batch_size=66 "
+                  "gradient_accumulation_steps=1 "
+                  "packing=true");
   near("loss", training_metric("k2", 1, "train/loss"), training_metric("k1", 1, "train/loss"), 2e-6);
   near("grad", training_metric("k2", 1, "train/grad_norm"), training_metric("k1", 1, "train/grad_norm"),
        2e-6);

@@ -6,7 +6,9 @@
 #include <cblas.h>
 #include <stddef.h>
 
-void openblas_set_num_threads(int count) { (void)count; }
+void openblas_set_num_threads(int count) {
+  (void)count;
+}
 
 /* C [m,n] = alpha op(A) op(B) + beta C, row-major, which is the only order that Kedge uses. With beta 0, C is
  * not read. */
