@@ -58,9 +58,10 @@ for name in clang-format-14 clang-format; do
 done
 if [ -n "$formatter" ]; then
   # shellcheck disable=SC2086 # one word a file
-  for file in $(printf '%s\n' $sources | grep '\.[ch]$'); do
-    $formatter "$file" | cmp -s - "$file" || offence "$file: run $formatter -i on it"
-  done
+  found=$(printf '%s\n' $sources | grep '\.[ch]$' | xargs $formatter --dry-run -Werror 2>&1 |
+    sed -n 's/^\([^: ]*\):[0-9]*:[0-9]*: error: .*/\1/p' | sort -u)
+  [ -z "$found" ] || offence "$found
+  ^ run $formatter -i on them"
 else
   echo "skipped: formatting; clang-format 14 is not here"
 fi

@@ -80,9 +80,11 @@ ctest --test-dir "$build" -L "$labels" -R "$pattern" -j "$jobs" --output-on-fail
 printed="$build/Testing/Temporary/LastTest.log"
 if [ -f "$printed" ]; then
   awk '
-    /^[0-9]+\/[0-9]+ Testing: / { suite = $3 }
-    /skipped( \([0-9]+\))?: |^skipped: / { reason = $0 }
-    /^\[  SKIPPED \] [A-Za-z_]/ && !/test\(s\)/ { count++; why[suite ": " (reason ? reason : $4)]++ }
+    /^[0-9]+\/[0-9]+ Testing: / { suite = $3; reason = "" }
+    /^(\[  SKIPPED \] [0-9]+ test|\[  (PASSED|FAILED)  \] [0-9]+ test)/ { suite = "" } # the suite repeats its list
+    /^skipped: / { count++; why[suite ": " substr($0, 10)]++; next }
+    /skipped( \([0-9]+\))?: / { reason = $0; sub(/^.*skipped( \([0-9]+\))?: /, "", reason) }
+    /^\[  SKIPPED \] [A-Za-z_]/ && suite { count++; why[suite ": " (reason ? reason : $4)]++ }
     END {
       if (!count) { print "skipped: 0"; exit }
       list = ""
