@@ -188,8 +188,16 @@ static void output_free(kedge_outfile *output) {
   kedge_free(output);
 }
 
+/* Renaming onto a device or a pipe would put a file in its place. */
+static kedge_status check_place(const char *path) {
+  struct stat info;
+  if (stat(path, &info) || S_ISREG(info.st_mode)) return KEDGE_OK;
+  return kedge_fail(KEDGE_ERR_IO, "%s: is there already and is not a regular file", path);
+}
+
 kedge_status kedge_outfile_open(const char *path, kedge_outfile **result) {
   *result = NULL;
+  KEDGE_TRY(check_place(path));
   kedge_outfile *output = kedge_alloc(1, sizeof *output);
   if (!output) return KEDGE_ERR_MEMORY;
   output->fd = -1;

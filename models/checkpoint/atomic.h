@@ -18,7 +18,7 @@
 kedge_status kedge_file_read(const char *path, size_t cap, char **text, size_t *bytes);
 
 /* A buffered file that appears at `path` only when it is committed; an older file of that name stays until
- * then. */
+ * then. ERR_IO where something else than a regular file is there (a device, a pipe, a folder). */
 typedef struct kedge_outfile kedge_outfile;
 kedge_status kedge_outfile_open(const char *path, kedge_outfile **output);
 kedge_status kedge_outfile_write(kedge_outfile *output, const void *data, uint64_t bytes);
