@@ -204,7 +204,47 @@ static void test_bf16_files(void **state) {
   run(&s, false);
 }
 
+/* The same model computed in bf16: within bf16's noise of the f32 logits (MODELS: cosine at least 0.99). */
+static void test_bf16_storage(void **state) {
+  (void)state;
+  kedge_device *device;
+  kedge_model *model;
+  kedge_workspace *workspace;
+  kedge_st_file *golden;
+  kedge_passes passes;
+  kedge_pass *pass;
+  uint64_t count;
+  check(kedge_st_open(test_golden("qwen3_moe_top2of8_bf16/golden.safetensors"), &golden));
+  check(kedge_device_open("cpu", NULL, &device));
+  check(kedge_model_load(device, test_golden("qwen3_moe_top2of8_bf16"), KEDGE_BF16, &model));
+  check(kedge_workspace_new(device, &workspace));
+  batch b = batch_read(golden, false);
+  const kedge_tokens tokens = {.ids = b.ids, .positions = b.positions, .segments = b.segments};
+  const kedge_decoder_spec spec = {.logits = true};
+  kedge_passes_init(&passes, model, &spec, workspace, NULL, NULL);
+  check(kedge_passes_get(&passes, b.size, 0, &pass));
+  check(kedge_pass_run(pass, &tokens));
+  double *want = kedge_test_doubles(golden, "logits", &count), dot = 0, gg = 0, ww = 0;
+  uint64_t bytes = kedge_value_bytes(pass->decoder.graph, pass->decoder.logits_TV);
+  float *got = malloc(bytes);
+  check(kedge_exec_read(pass->exec, pass->decoder.logits_TV, got, bytes));
+  for (uint64_t i = 0; i < count; i++) {
+    dot += (double)got[i] * want[i];
+    gg += (double)got[i] * (double)got[i];
+    ww += want[i] * want[i];
+  }
+  if (!(dot / sqrt(gg * ww) > 0.999)) fail_msg("cosine of the bf16 logits: %g", dot / sqrt(gg * ww));
+  free(want), free(got);
+  kedge_passes_destroy(&passes);
+  kedge_workspace_free(workspace);
+  kedge_model_free(model);
+  kedge_device_close(device);
+  kedge_st_close(golden);
+  batch_free(&b);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_parity), cmocka_unit_test(test_bf16_files)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_parity), cmocka_unit_test(test_bf16_files),
+                                     cmocka_unit_test(test_bf16_storage)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
