@@ -112,8 +112,8 @@ static void test_text(void **state) {
   char arguments[1024];
   snprintf(arguments, sizeof arguments, "plan --model '%s'", test_golden("configs/qwen3_30b_a3b.json"));
   test_run run = test_kedge(arguments, 0, "");
-  assert_non_null(strstr(run.out, "parameters: 30532122624 (3041867776 active) in 18867 tensors"));
-  assert_non_null(strstr(run.out, "56.9 GiB          61064245248 B"));
+  assert_non_null(strstr(run.out, "parameters: 30,532,122,624 (3,041,867,776 active) in 18,867 tensors"));
+  assert_non_null(strstr(run.out, "56.9 GiB       61,064,245,248 B"));
   assert_string_equal(run.err, "");
   test_run_free(&run);
 }

@@ -184,6 +184,17 @@ int cli_finish(const char *command, kedge_status status) {
   }
 }
 
+const char *cli_count(uint64_t count, char text[32]) {
+  char digits[24];
+  int length = snprintf(digits, sizeof digits, "%llu", (unsigned long long)count), at = 0;
+  for (int i = 0; i < length; i++) {
+    if (i && (length - i) % 3 == 0) text[at++] = ',';
+    text[at++] = digits[i];
+  }
+  text[at] = 0;
+  return text;
+}
+
 const char *cli_bytes(uint64_t bytes, char text[24]) {
   static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   double value = (double)bytes;

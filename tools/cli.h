@@ -58,6 +58,8 @@ int cli_finish(const char *command, kedge_status status);
 
 /* "1.5 GiB". Returns `text`. */
 const char *cli_bytes(uint64_t bytes, char text[24]);
+/* "30,532,122,624". Returns `text`. */
+const char *cli_count(uint64_t count, char text[32]);
 /* "12s", "3m 04s", "1h 02m", "2d 03h". Returns `text`. */
 const char *cli_duration(double seconds, char text[24]);
 

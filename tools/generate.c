@@ -5,8 +5,8 @@
 #include "models/text/unicode.h"
 #include "tools/cli.h"
 #include "tools/inputs.h"
+#include "tools/interrupt.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -32,13 +32,6 @@ typedef struct generate_state {
   size_t printed; /* bytes of their text */
   kedge_status status;
 } generate_state;
-
-static volatile sig_atomic_t stop_requested;
-
-static void on_signal(int number) {
-  if (stop_requested) signal(number, SIG_DFL);
-  stop_requested = 1;
-}
 
 /* ---- Output
  * ------------------------------------------------------------------------------------------------------ */
@@ -84,7 +77,7 @@ static bool on_token(void *context, int32_t id, const float *logits) {
     s->ids[s->text_count++] = id;
     s->status = print_more(s, false);
   }
-  return s->status == KEDGE_OK && !stop_requested && !ferror(stdout);
+  return s->status == KEDGE_OK && !interrupt_requested() && !ferror(stdout);
 }
 
 /* ---- Prompt
@@ -197,9 +190,7 @@ static kedge_status run(const generate_command *o) {
   generate_state s = {0};
   KEDGE_TRY(check_options(o));
   KEDGE_TRY(kedge_hf_config_load(o->model, &config));
-  const struct sigaction action = {.sa_handler = on_signal};
-  sigaction(SIGINT, &action, NULL);
-  sigaction(SIGTERM, &action, NULL);
+  interrupt_listen();
   kedge_status status = input_dtype(o->dtype, &config, &dtype);
   if (status == KEDGE_OK) status = read_prompt(o, &s, &config);
   if (status == KEDGE_OK) status = input_device(o->backend, o->threads, &device);

@@ -18,4 +18,6 @@ void interrupt_listen(void) {
   sigaction(SIGTERM, &action, NULL);
 }
 
-bool interrupt_requested(void) { return requested != 0; }
+bool interrupt_requested(void) {
+  return requested != 0;
+}

@@ -102,13 +102,16 @@ static void print_text(const kedge_model *model, const plan_options *o, const pl
   printf("%s: %s, %u layers (%u with experts), %u experts, top %u\n", o->model, model->config.model_type,
          model->config.num_hidden_layers, p->moe_layers, model->config.num_experts,
          model->config.num_experts_per_tok);
-  printf("parameters: %" PRIu64 " (%" PRIu64 " active) in %" PRIu64 " tensors\n", p->total, p->active,
-         p->tensors);
+  char total_text[32], active[32], tensors[32];
+  printf("parameters: %s (%s active) in %s tensors\n", cli_count(p->total, total_text),
+         cli_count(p->active, active), cli_count(p->tensors, tensors));
   printf("training %" PRId64 " tokens at once (a bucket of %u), %s, %s recompute: %u nodes\n\n", o->tokens,
          r->size, kedge_dtype_name(model->dtype), o->recompute ? "with" : "without", r->nodes);
+  char count[32];
   for (int i = 0; i < ROWS; i++)
-    printf("%-30s %12s %20" PRIu64 " B\n", rows[i].label, cli_bytes(rows[i].bytes, text), rows[i].bytes);
-  printf("%-30s %12s %20" PRIu64 " B\n", "total", cli_bytes(total, text), total);
+    printf("%-30s %12s %20s B\n", rows[i].label, cli_bytes(rows[i].bytes, text),
+           cli_count(rows[i].bytes, count));
+  printf("%-30s %12s %20s B\n", "total", cli_bytes(total, text), cli_count(total, count));
   printf("\nWithout reuse of memory the activations would take %s. Scratch depends on the device; on others "
          "than\n"
          "this CPU it differs.\n",

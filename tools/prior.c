@@ -3,20 +3,13 @@
  * (models/routing/prior.h). */
 #include "models/training/setup.h"
 #include "tools/cli.h"
+#include "tools/interrupt.h"
 #include "tools/progress.h"
 
 #include <jansson.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static volatile sig_atomic_t stop_requested;
-
-static void on_signal(int number) {
-  (void)number;
-  stop_requested = 1;
-}
 
 static void note(void *context, const char *line) {
   (void)context;
@@ -26,7 +19,7 @@ static void note(void *context, const char *line) {
 static bool advanced(void *context, uint64_t samples, uint64_t total, uint64_t tokens) {
   (void)total;
   progress_update(context, samples, tokens, NULL);
-  return !stop_requested;
+  return !interrupt_requested();
 }
 
 static kedge_status compute(const kedge_config *config, const char *out, uint32_t batch) {
@@ -103,7 +96,7 @@ static void add_files(cli_list *list, const cli_list *files) {
 }
 
 int command_prior(int argc, char **argv) {
-  const char *model = NULL, *out = NULL, *config = NULL, *dtype = NULL, *template = NULL;
+  const char *model = NULL, *out = NULL, *config = NULL, *dtype = NULL, *template = NULL, *backend = NULL;
   cli_list files = {.count = 0}, arguments;
   int64_t max_length = 0, batch = 8, threads = 0;
   const cli_option options[] = {
@@ -120,6 +113,7 @@ int command_prior(int argc, char **argv) {
       {"--dtype", CLI_TEXT, &dtype, "TYPE", "f32, bf16 or auto: storage of weights and activations (auto)",
        false, 0, 0},
       {"--batch-size", CLI_INT, &batch, "N", "samples in one forward pass (8)", false, 1, 65536},
+      {"--backend", CLI_TEXT, &backend, "NAME", "compute backend, one of `kedge devices` (cpu)", false, 0, 0},
       {"--threads", CLI_INT, &threads, "N", "CPU threads, 0 = all (0)", false, 0, 4096},
   };
   const cli_spec spec = {
@@ -140,14 +134,13 @@ int command_prior(int argc, char **argv) {
   if (model) add(&overrides, "model_name_or_path", model);
   add_files(&overrides, &files);
   if (template) add_quoted(&overrides, "prompt_template", template);
+  if (backend) add(&overrides, "backend", backend);
   if (dtype) add(&overrides, "dtype", dtype);
   if (max_length)
     snprintf(number, sizeof number, "%lld", (long long)max_length), add(&overrides, "max_length", number);
   if (threads)
     snprintf(number, sizeof number, "%lld", (long long)threads), add(&overrides, "threads", number);
-  const struct sigaction action = {.sa_handler = on_signal};
-  sigaction(SIGINT, &action, NULL);
-  sigaction(SIGTERM, &action, NULL);
+  interrupt_listen();
   kedge_status status = run(config, &overrides, out, batch);
   for (size_t i = 0; i < overrides.count; i++) kedge_free((void *)(uintptr_t)overrides.items[i]);
   return cli_finish("prior", status);

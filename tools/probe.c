@@ -3,18 +3,11 @@
 #include "models/routing/probe.h"
 #include "models/checkpoint/atomic.h"
 #include "tools/cli.h"
+#include "tools/interrupt.h"
 #include "tools/progress.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-
-static volatile sig_atomic_t stop_requested;
-
-static void on_signal(int number) {
-  (void)number;
-  stop_requested = 1;
-}
 
 static void note(void *context, const char *line) {
   (void)context;
@@ -24,7 +17,7 @@ static void note(void *context, const char *line) {
 static bool advanced(void *context, uint64_t tokens, uint64_t total) {
   (void)total;
   progress_update(context, tokens, tokens, NULL);
-  return !stop_requested;
+  return !interrupt_requested();
 }
 
 typedef struct settings {
@@ -224,8 +217,6 @@ int command_probe(int argc, char **argv) {
           "kedge probe --base base --post run/final --data heldout.jsonl\n"
           "kedge probe --base base --post run/final --data a.jsonl --data b.jsonl --max-tokens 5000 --json"};
   if (!cli_parse(&spec, argc, argv, &arguments, &code)) return code;
-  const struct sigaction action = {.sa_handler = on_signal};
-  sigaction(SIGINT, &action, NULL);
-  sigaction(SIGTERM, &action, NULL);
+  interrupt_listen();
   return cli_finish("probe", probe(&s));
 }

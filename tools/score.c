@@ -4,10 +4,10 @@
 #include "models/text/samples.h"
 #include "tools/cli.h"
 #include "tools/inputs.h"
+#include "tools/interrupt.h"
 #include "tools/progress.h"
 
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 
 typedef struct score_options {
@@ -25,13 +25,6 @@ typedef struct score_input {
   uint64_t offsets[2];
 } score_input;
 
-static volatile sig_atomic_t stop_requested;
-
-static void on_signal(int number) {
-  if (stop_requested) signal(number, SIG_DFL);
-  stop_requested = 1;
-}
-
 static void note(void *context, const char *line) {
   (void)context;
   fprintf(stderr, "note: %s\n", line);
@@ -40,7 +33,7 @@ static void note(void *context, const char *line) {
 static bool advanced(void *context, uint32_t samples, uint32_t total, uint64_t tokens) {
   (void)total;
   progress_update(context, samples, tokens, NULL);
-  return !stop_requested;
+  return !interrupt_requested();
 }
 
 static kedge_status read_data(const score_options *o, score_input *in, kedge_score_samples *samples) {
@@ -109,9 +102,7 @@ static kedge_status run(const score_options *o) {
   if (!o->tokens == !o->data.count)
     return kedge_fail(KEDGE_ERR_ARGUMENT, "expected either --data or --tokens");
   KEDGE_TRY(kedge_hf_config_load(o->model, &config));
-  const struct sigaction action = {.sa_handler = on_signal};
-  sigaction(SIGINT, &action, NULL);
-  sigaction(SIGTERM, &action, NULL);
+  interrupt_listen();
   kedge_status status = input_dtype(o->dtype, &config, &dtype);
   if (status == KEDGE_OK)
     status = o->tokens ? read_ids(o, &config, &in, &samples) : read_data(o, &in, &samples);

@@ -3,20 +3,12 @@
 #include "models/training/metrics.h"
 #include "models/training/trainer.h"
 #include "tools/cli.h"
+#include "tools/interrupt.h"
 #include "tools/progress.h"
 
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-
-static volatile sig_atomic_t stop_requested;
-
-static void on_signal(int number) {
-  (void)number;
-  if (stop_requested) signal(number, SIG_DFL); /* a third signal ends at once */
-  stop_requested = 1;
-}
 
 typedef struct view {
   progress bar;
@@ -45,13 +37,14 @@ static void started(void *context, const kedge_setup *s, uint64_t updates, uint6
   const kedge_params *p = &s->model->params;
   fprintf(stderr, "device: %s, storage %s\n", kedge_device_description(s->device),
           kedge_dtype_name(s->model->dtype));
-  fprintf(stderr, "model: %s, %llu parameters in %u layers (%u with experts), %u experts, top %u\n",
-          s->model->config.model_type, (unsigned long long)p->total, s->model->config.num_hidden_layers,
+  char count[32], tokens[32], supervised[32];
+  fprintf(stderr, "model: %s, %s parameters in %u layers (%u with experts), %u experts, top %u\n",
+          s->model->config.model_type, cli_count(p->total, count), s->model->config.num_hidden_layers,
           p->moe_layers, s->model->config.num_experts, s->model->config.num_experts_per_tok);
   fprintf(stderr,
-          "data: %u samples, %llu tokens, %llu of them trained on; %llu cut at max_length, %llu left out\n",
-          train->count, (unsigned long long)train->offsets[train->count],
-          (unsigned long long)train->stats.supervised, (unsigned long long)train->stats.truncated,
+          "data: %u samples, %s tokens, %s of them trained on; %llu cut at max_length, %llu left out\n",
+          train->count, cli_count(train->offsets[train->count], tokens),
+          cli_count(train->stats.supervised, supervised), (unsigned long long)train->stats.truncated,
           (unsigned long long)train->stats.excluded);
   if (s->eval) fprintf(stderr, "evaluation: %u samples\n", s->eval->count);
   print_interventions(s);
@@ -92,7 +85,7 @@ static void saved(void *context, const char *path, uint64_t step) {
 
 static bool stop(void *context) {
   (void)context;
-  return stop_requested != 0;
+  return interrupt_requested();
 }
 
 static kedge_status run(const char *yaml, const cli_list *overrides) {
@@ -104,9 +97,7 @@ static kedge_status run(const char *yaml, const cli_list *overrides) {
   fflush(stdout);
   kedge_free(text);
   for (size_t i = 0; i < config.notes.count; i++) note(&v, config.notes.items[i]);
-  const struct sigaction action = {.sa_handler = on_signal};
-  sigaction(SIGINT, &action, NULL);
-  sigaction(SIGTERM, &action, NULL);
+  interrupt_listen();
   const kedge_train_hooks hooks = {.note = note,
                                    .started = started,
                                    .progress = advanced,
