@@ -18,13 +18,16 @@ enum { MAX_DEPTH = 64, MAX_OPERANDS = 8 };
   "\\x{0}-\\x{8}\\x{E}-\\x{1F}\\x{21}-\\x{84}\\x{86}-\\x{9F}\\x{A1}-\\x{167F}\\x{1681}-\\x{1FFF}\\x{200B}-"  \
   "\\x{2027}"                                                                                                \
   "\\x{202A}-\\x{202E}\\x{2030}-\\x{205E}\\x{2060}-\\x{2FFF}\\x{3001}-\\x{10FFFF}"
-#define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+/* The reference engine counts superscripts and fractions of Latin-1 as letters of words. */
+#define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}"
 
 typedef struct reader {
   const char *pattern;
   size_t length, at;
   kedge__bytes *out;
-  int depth; /* of groups */
+  int depth;                    /* of groups */
+  bool caseless[MAX_DEPTH + 1]; /* at each depth */
+  uint32_t last;                /* the literal right before, 0 if there is none */
 } reader;
 
 /* An operand of a class intersection: the inside of a class, and whether it is negated. */
@@ -54,6 +57,25 @@ static kedge_status emit_code(kedge__bytes *out, uint32_t code) {
   char text[16];
   snprintf(text, sizeof text, "\\x{%X}", code);
   return kedge__bytes_text(out, text);
+}
+
+/* Without case, the reference engine lets one character stand for two (U+00DF for "ss"), PCRE2 does not:
+ * literals that can meet such a pair are refused. */
+static kedge_status emit_literal(reader *r, uint32_t code) {
+  static const char pairs[][3] = {"ss", "ff", "fi", "fl", "st"};
+  if (r->caseless[r->depth]) {
+    if (code > 0x7F) return refuse(r, "a caseless character beyond ASCII");
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+      if ((r->last | 0x20) == (uint32_t)pairs[i][0] && (code | 0x20) == (uint32_t)pairs[i][1])
+        return refuse(r, "a caseless pair that is also one character");
+  }
+  r->last = code;
+  return emit_code(r->out, code);
+}
+
+static kedge_status emit_member(const reader *r, kedge__bytes *items, uint32_t code) {
+  if (code > 0x7F && r->caseless[r->depth]) return refuse(r, "a caseless character beyond ASCII");
+  return emit_code(items, code);
 }
 
 /* \p{...} and \P{...}: general categories, and scripts by their name. PCRE2 takes a bare script name for
@@ -191,7 +213,7 @@ static kedge_status read_member(reader *r, kedge__bytes *items, int depth) {
     r->at += kedge__utf8_decode(r->pattern + r->at, &first);
   bool dash = peek(r, 0) == '-' && peek(r, 1) != ']';
   if (!is_code) return dash ? refuse(r, "a range that starts with a set") : KEDGE_OK;
-  KEDGE_TRY(emit_code(items, first));
+  KEDGE_TRY(emit_member(r, items, first));
   if (!dash) return KEDGE_OK;
   r->at++;
   if (peek(r, 0) < 0 || peek(r, 0) == '[' || (peek(r, 0) == '&' && peek(r, 1) == '&'))
@@ -204,7 +226,7 @@ static kedge_status read_member(reader *r, kedge__bytes *items, int depth) {
   }
   if (last < first) return refuse(r, "a range that runs backwards");
   KEDGE_TRY(kedge__bytes_text(items, "-"));
-  return emit_code(items, last);
+  return emit_member(r, items, last);
 }
 
 /* The members up to `&&` or the closing bracket. A lone nested class is taken with its own negation. */
@@ -250,8 +272,8 @@ static kedge_status read_class(reader *r, kedge__bytes *out, bool as_items, bool
     KEDGE_GOTO(read_operand(r, &operands[count++], depth), status, end);
   } while (take(r, "&&"));
   r->at++; /* the closing bracket */
-  if (count > 1 && (*negated || as_items)) {
-    status = refuse(r, "an intersection in a negated or nested class");
+  if (count > 1 && (*negated || as_items || r->caseless[r->depth])) {
+    status = refuse(r, "an intersection in a negated, nested or caseless class");
     goto end;
   }
   if (as_items) {
@@ -272,11 +294,15 @@ end:
 static kedge_status translate_group(reader *r) {
   static const char *const openings[] = {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?-i:"};
   if (++r->depth > MAX_DEPTH) return refuse(r, "a group nested so deeply");
+  r->caseless[r->depth] = r->caseless[r->depth - 1];
   for (size_t i = 0; i < sizeof openings / sizeof *openings; i++)
-    if (take(r, openings[i])) return kedge__bytes_text(r->out, openings[i]);
+    if (take(r, openings[i])) {
+      if (i >= 6) r->caseless[r->depth] = i == 6;
+      return kedge__bytes_text(r->out, openings[i]);
+    }
   /* An option without its own group has different reaches in the two dialects except at the very start. */
   if (r->at == 0 && take(r, "(?i)")) {
-    r->depth--;
+    r->caseless[--r->depth] = true;
     return kedge__bytes_text(r->out, "(?i)");
   }
   if (peek(r, 1) == '?' || peek(r, 1) == '*') return refuse(r, "this kind of group");
@@ -312,27 +338,32 @@ static kedge_status translate_item(reader *r) {
     return translate_interval(r);
   case '[':
     r->at++;
+    r->last = 0;
     return read_class(r, r->out, false, &negated, 0);
   case '\\':
     r->at++;
     KEDGE_TRY(translate_escape(r, false, r->out, &is_code, &code));
-    return is_code ? emit_code(r->out, code) : KEDGE_OK;
+    if (is_code) return emit_literal(r, code);
+    r->last = 0;
+    return KEDGE_OK;
   case ')':
     if (--r->depth < 0) return refuse(r, "a closing parenthesis without its group");
     r->at++;
     return kedge__bytes_text(r->out, ")");
   case '|':
-  case '*':
-  case '+':
-  case '?':
   case '.':
   case '^':
   case '$':
+    r->last = 0;
+    /* fall through */
+  case '*':
+  case '+':
+  case '?':
     r->at++;
     return kedge__bytes_append(r->out, r->pattern + r->at - 1, 1);
   default:
     r->at += kedge__utf8_decode(r->pattern + r->at, &code);
-    return emit_code(r->out, code);
+    return emit_literal(r, code);
   }
 }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Regular expressions of tokenizer files, run by PCRE2. Siblings: tokenizer_regex.c (compile and match),
- * tokenizer_pattern.c (translation of the files' dialect). Patterns are immutable and shared by threads; each
- * caller brings its own scratch memory.
+ * tokenizer_pattern.c (translation of the files' dialect). Character properties are of PCRE2's Unicode
+ * version; to an older one, characters that came later are unassigned, not letters. Patterns are immutable
+ * and shared by threads; each caller brings its own scratch memory.
  */
 #ifndef KEDGE_MODELS_TEXT_TOKENIZER_REGEX_H
 #define KEDGE_MODELS_TEXT_TOKENIZER_REGEX_H

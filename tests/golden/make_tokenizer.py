@@ -15,7 +15,7 @@ import os
 import sys
 
 import tiktoken
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
 here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tokenizer")
 shared = sys.argv[1]
@@ -75,7 +75,7 @@ def load(root):
 def train_tiny():
     t = Tokenizer(models.BPE())
     t.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(__import__("tokenizers").Regex(QWEN), "isolated"),
+        pre_tokenizers.Split(Regex(QWEN), "isolated"),
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     t.train_from_iterator(TEXT.splitlines(keepends=True), trainers.BpeTrainer(
         vocab_size=507, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False, min_frequency=1))
