@@ -197,10 +197,22 @@ static kedge_status read_whitespace_split(reader *r, const json_t *object) {
   return push_own_split(r->stages, "[" KEDGE__SPACE "]", KEDGE__REMOVED, false);
 }
 
+/* The reference library's table of punctuation is that of Unicode 8: without what came later, and with two
+ * characters that have since become something else. */
+static const char punctuation[] =
+    "[!-/:-@\\[-`{-~\\x{166D}\\x{111C9}]|(?!["
+    "\\x{61D}\\x{9FD}\\x{A76}\\x{C77}\\x{C84}\\x{1B7D}-\\x{1B7E}\\x{2E43}-\\x{2E4F}"
+    "\\x{2E52}-\\x{2E5D}\\x{10EAD}\\x{10F55}-\\x{10F59}\\x{10F86}-\\x{10F89}"
+    "\\x{1144B}-\\x{1144F}\\x{1145A}-\\x{1145B}\\x{1145D}\\x{11660}-\\x{1166C}\\x{116B9}"
+    "\\x{1183B}\\x{11944}-\\x{11946}\\x{119E2}\\x{11A3F}-\\x{11A46}\\x{11A9A}-\\x{11A9C}"
+    "\\x{11A9E}-\\x{11AA2}\\x{11C41}-\\x{11C45}\\x{11C70}-\\x{11C71}\\x{11EF7}-\\x{11EF8}"
+    "\\x{11FFF}\\x{12FF1}-\\x{12FF2}\\x{16E97}-\\x{16E9A}\\x{16FE2}\\x{1E95E}-\\x{1E95F}"
+    "])\\p{P}";
+
 static kedge_status read_punctuation(reader *r, const json_t *object) {
   kedge__behavior behavior = KEDGE__ISOLATED;
   KEDGE_TRY(read_behavior(object, "Isolated", &behavior));
-  return push_own_split(r->stages, "[!-/:-@\\[-`{-~\\p{P}]", behavior, false);
+  return push_own_split(r->stages, punctuation, behavior, false);
 }
 
 static kedge_status read_delimiter(reader *r, const json_t *object) {
