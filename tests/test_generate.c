@@ -255,6 +255,30 @@ static void test_loop(void **state) {
   kedge_device_close(device);
 }
 
+/* Allocations fail one after another, later ones sparsely: an error each time, and nothing leaks or breaks.
+ */
+static void test_memory(void **state) {
+  (void)state;
+  kedge_device *device;
+  kedge_model *model;
+  check(kedge_device_open("cpu", NULL, &device));
+  check(kedge_model_load(device, test_golden("qwen3_moe_mixed"), KEDGE_F32, &model));
+  const kedge_generate_options options = {.max_new_tokens = 2, .sampling = {.temperature = 1, .top_p = 1}};
+  kedge_generate_result result;
+  kedge_status status = KEDGE_ERR_MEMORY;
+  uint64_t failed = 0;
+  for (uint64_t nth = 1; status != KEDGE_OK; nth += 1 + nth / 8) {
+    kedge_alloc_fail_nth(nth);
+    status = kedge_generate(model, (const int32_t[]){1, 2, 3}, 3, &options, &result);
+    kedge_alloc_fail_nth(0);
+    failed += status != KEDGE_OK;
+    if (status != KEDGE_OK) assert_int_equal(status, KEDGE_ERR_MEMORY);
+  }
+  assert_true(failed > 20);
+  kedge_model_free(model);
+  kedge_device_close(device);
+}
+
 /* ---- The command
  * --------------------------------------------------------------------------------------------------- */
 
@@ -348,7 +372,7 @@ static void test_refusals(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_frequencies), cmocka_unit_test(test_edges),
                                      cmocka_unit_test(test_cache),       cmocka_unit_test(test_loop),
-                                     cmocka_unit_test(test_command),     cmocka_unit_test(test_stop),
-                                     cmocka_unit_test(test_refusals)};
+                                     cmocka_unit_test(test_memory),      cmocka_unit_test(test_command),
+                                     cmocka_unit_test(test_stop),        cmocka_unit_test(test_refusals)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

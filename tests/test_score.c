@@ -177,6 +177,30 @@ static void test_refusals(void **state) {
   close_golden(&g);
 }
 
+/* Allocations fail one after another, later ones sparsely: an error each time, and no file. */
+static void test_memory(void **state) {
+  (void)state;
+  golden g = {0};
+  open_golden(&g, "qwen3_moe_mixed", "cpu");
+  const kedge_score_samples samples = {g.count, g.offsets, g.ids, NULL};
+  const kedge_score_options options = {.logits = true, .batch_size = 5};
+  kedge_score_result result;
+  kedge_status status = KEDGE_ERR_MEMORY;
+  uint64_t failed = 0;
+  test_remove(at("scores"));
+  for (uint64_t nth = 1; status != KEDGE_OK; nth += 1 + nth / 8) {
+    kedge_alloc_fail_nth(nth);
+    status = kedge_score(g.model, &samples, &options, at("scores"), &result);
+    kedge_alloc_fail_nth(0);
+    failed += status != KEDGE_OK;
+    if (status != KEDGE_OK) assert_int_equal(status, KEDGE_ERR_MEMORY);
+    if (status != KEDGE_OK) assert_false(test_exists(at("scores")));
+  }
+  assert_true(failed > 20);
+  check_file(&g, at("scores"), true, &result);
+  close_golden(&g);
+}
+
 /* ---- The command
  * --------------------------------------------------------------------------------------------------- */
 
@@ -249,6 +273,7 @@ static void test_ids(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_parity), cmocka_unit_test(test_refusals),
-                                     cmocka_unit_test(test_data), cmocka_unit_test(test_ids)};
+                                     cmocka_unit_test(test_memory), cmocka_unit_test(test_data),
+                                     cmocka_unit_test(test_ids)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
