@@ -107,7 +107,7 @@ for model in none rpb; do
     tail -n 20 "$log" >&2
     exit 1
   fi
-  awk '$1 ~ /^[0-9]+$/ && NF == 10 { print $1, $3, $4, $5, $6 }' "$out/probe-$model.txt" >"$out/layers-$model.dat"
+  awk '$1 ~ /^[0-9]+$/ && NF == 11 { print $1, $3, $4, $5, $6 }' "$out/probe-$model.txt" >"$out/layers-$model.dat"
 done
 for model in base none rpb; do
   case $model in
@@ -141,5 +141,11 @@ awk '
     print "What it does not show. Whether a large model keeps its abilities: this one has 1.3 M parameters, its text is"
     print "generated, and one seed is one sample (--seed N draws another)."
   }' "$out/table.txt"
+prompt="Dan has 14 apples. Cleo has 5 times as many as Dan, and Olga has 6 more than Cleo. How many apples does Olga have?"
+say ""
+say "$prompt"
+for model in base none rpb; do
+  say "  $model: $($kedge generate --model "$out/$model" --max-new-tokens 40 --prompt "$prompt" 2>>"$log")"
+done
 say ""
 say "Models, probes and log: $out; everything after the build took $(($(date +%s) - start)) s."
