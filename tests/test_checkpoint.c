@@ -269,8 +269,9 @@ static void side_files(void **state) {
   static const char *const kept[] = {"config.json",    "tokenizer.json", "chat_template.jinja",
                                      "merges.txt",     "tiktoken.model", "README.md",
                                      ".gitattributes", "modeling_x.py"};
-  static const char *const left[] = {"pytorch_model.bin", "training_args.bin", "pytorch_model.bin.index.json",
-                                     "x.gguf"};
+  static const char *const left[] = {
+      "pytorch_model.bin",  "training_args.bin", "pytorch_model.bin.index.json", "x.gguf", "metrics.jsonl",
+      "trainer_state.json", "kedge_run.json"};
   for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
     test_write_text(test_path(folder, kept[i]), kept[i]);
   for (size_t i = 0; i < sizeof left / sizeof *left; i++)

@@ -63,9 +63,20 @@ static bool holds_weights(const char *name) {
   return false;
 }
 
+/* What a run wrote beside its model. It tells of the making of the input; in the output it would take the
+ * place of the new run's own. */
+static bool tells_of_a_run(const char *name) {
+  static const char *const names[] = {"metrics.jsonl", "trainer_state.json", "kedge_run.json",
+                                      "kedge_config.yaml"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (!strcmp(name, names[i])) return true;
+  return false;
+}
+
 typedef kedge_status (*side_visit)(void *context, const char *name, const char *path, uint64_t bytes);
 
-/* Calls `visit` for each regular file (or link to one) of the model directory that holds no weights. */
+/* Calls `visit` for each regular file (or link to one) of the model directory that holds no weights and is no
+ * record of a run. */
 static kedge_status each_side_file(const kedge_checkpoint *like, side_visit visit, void *context) {
   const char *folder = kedge_checkpoint_directory(like);
   if (!folder) return KEDGE_OK;
@@ -76,7 +87,7 @@ static kedge_status each_side_file(const kedge_checkpoint *like, side_visit visi
     struct stat info;
     if (fstatat(dirfd(dir), item->d_name, &info, 0) || !S_ISREG(info.st_mode)) continue;
     bool is_index = kedge_checkpoint_has_index(like) && !strcmp(item->d_name, KEDGE_CHECKPOINT_INDEX);
-    if (!is_index && holds_weights(item->d_name)) continue;
+    if (!is_index && (holds_weights(item->d_name) || tells_of_a_run(item->d_name))) continue;
     char *path = kedge_path_join(folder, item->d_name);
     status = path ? visit(context, item->d_name, path, (uint64_t)info.st_size) : KEDGE_ERR_MEMORY;
     kedge_free(path);

@@ -22,7 +22,7 @@ typedef enum kedge_router_id {
   KEDGE_ROUTER_COUNT
 } kedge_router_id;
 
-/* One intervention of a run, with its settings (MATH.md 2 and 3). */
+/* One intervention of a run, with its settings (docs/mathematics.md). */
 typedef struct kedge_intervention {
   kedge_router_id id;
   double beta;            /* strength of a bias; 0 is exactly `none` */
