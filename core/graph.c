@@ -151,8 +151,8 @@ kedge_value kedge_parameter_parts(kedge_graph *g, const char *name, kedge_dtype 
   uint64_t part_bytes = kedge_value_bytes(g, v) / dims[0];
   for (uint32_t i = 0; i < dims[0]; i++) {
     info->parts[i] = buffers[i];
-    info->part_offsets[i] = offsets[i];
-    if (buffers[i] && !fits(buffers[i], offsets[i], part_bytes))
+    info->part_offsets[i] = offsets ? offsets[i] : 0;
+    if (buffers[i] && !fits(buffers[i], info->part_offsets[i], part_bytes))
       return kedge__graph_fail(g, KEDGE_ERR_SHAPE, "%s: the buffer of part %u is too small", name, i);
   }
   return v;

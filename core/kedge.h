@@ -119,7 +119,7 @@ kedge_value kedge_parameter(kedge_graph *graph, const char *name, kedge_dtype dt
 
 /* The same with one buffer for each index of the first dimension (per-expert tensors that lie in different
  * files). Only the weights of the grouped matmul may be such. The array is copied, the buffers are borrowed.
- */
+ * `offsets` in bytes, NULL: all 0. */
 kedge_value kedge_parameter_parts(kedge_graph *graph, const char *name, kedge_dtype dtype, uint32_t rank,
                                   const uint32_t *dims, kedge_buffer *const *buffers,
                                   const uint64_t *offsets);

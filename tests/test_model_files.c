@@ -5,7 +5,7 @@
  * tensor is filled exactly once or the load fails by name.
  */
 #include "models/checkpoint/atomic.h"
-#include "models/decoder/model.h"
+#include "models/decoder/decoder.h"
 #include "tests/support/files.h"
 #include "tests/support/run.h"
 
@@ -87,6 +87,48 @@ static void test_refusals(void **state) {
          "I32");
 }
 
+/* Logits of a golden model, loaded or mapped. */
+static float *logits_of(const char *golden, kedge_dtype dtype, bool map, uint32_t tokens, uint64_t *bytes) {
+  kedge_device *device;
+  kedge_model *model;
+  kedge_decoder d;
+  kedge_exec *exec;
+  int32_t ids[32], positions[32], segments[32] = {0};
+  const kedge_decoder_spec spec = {.tokens = tokens, .logits = true};
+  for (int t = 0; t < 32; t++) ids[t] = t * 5 % 61, positions[t] = t;
+  check(kedge_device_open("cpu", NULL, &device));
+  check((map ? kedge_model_map : kedge_model_load)(device, golden, dtype, &model));
+  if (map) assert_non_null(model->parts[kedge_params_find(&model->params, KEDGE_ROLE_EXPERT_UP, 0)]);
+  check(kedge_decoder_build(model, &spec, &d));
+  check(kedge_exec_new(device, d.graph, NULL, &exec));
+  check(kedge_exec_write(exec, d.ids_T, ids, 4 * tokens));
+  check(kedge_exec_write(exec, d.positions_T, positions, 4 * tokens));
+  check(kedge_exec_write(exec, d.segments_T, segments, 4 * tokens));
+  check(kedge_exec_run(exec, 0, UINT32_MAX));
+  *bytes = kedge_value_bytes(d.graph, d.logits_TV);
+  float *logits = malloc(*bytes);
+  check(kedge_exec_read(exec, d.logits_TV, logits, *bytes));
+  kedge_exec_free(exec);
+  kedge_decoder_destroy(&d);
+  kedge_model_free(model);
+  kedge_device_close(device);
+  return logits;
+}
+
+/* Weights that stay in the mapped files give the same bits as loaded ones. */
+static void test_mapped(void **state) {
+  (void)state;
+  for (int i = 0; i < 2; i++) {
+    const char *golden = test_golden(i ? "qwen3_moe_top2of8_bf16" : "qwen3_moe_top2of8");
+    uint64_t bytes, more;
+    float *loaded = logits_of(golden, i ? KEDGE_BF16 : KEDGE_F32, false, 20, &bytes);
+    float *mapped = logits_of(golden, i ? KEDGE_BF16 : KEDGE_F32, true, 20, &more);
+    assert_int_equal(bytes, more);
+    assert_memory_equal(loaded, mapped, bytes);
+    free(loaded), free(mapped);
+  }
+}
+
 static void test_allocation_failures(void **state) {
   (void)state;
   kedge_device *device;
@@ -106,6 +148,7 @@ static void test_allocation_failures(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_round_trip), cmocka_unit_test(test_refusals),
+                                     cmocka_unit_test(test_mapped),
                                      cmocka_unit_test(test_allocation_failures)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -194,7 +194,7 @@ static kedge_status run(const generate_command *o) {
   kedge_status status = input_dtype(o->dtype, &config, &dtype);
   if (status == KEDGE_OK) status = read_prompt(o, &s, &config);
   if (status == KEDGE_OK) status = input_device(o->backend, o->threads, &device);
-  if (status == KEDGE_OK) status = kedge_model_load(device, o->model, dtype, &model);
+  if (status == KEDGE_OK) status = kedge_model_map(device, o->model, dtype, &model);
   if (status == KEDGE_OK) status = compute(o, &s, model);
   kedge_model_free(model);
   kedge_device_close(device);

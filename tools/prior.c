@@ -35,7 +35,7 @@ static kedge_status compute(const kedge_config *config, const char *out, uint32_
   KEDGE_GOTO(kedge_setup_dtype(config, &dtype), status, done);
   KEDGE_GOTO(kedge_setup_data(config, &config->dataset, note, NULL, &tokenizer, &data), status, done);
   KEDGE_GOTO(kedge_device_open(config->backend, &open, &device), status, done);
-  KEDGE_GOTO(kedge_model_load(device, config->model_name_or_path, dtype, &model), status, done);
+  KEDGE_GOTO(kedge_model_map(device, config->model_name_or_path, dtype, &model), status, done);
   KEDGE_GOTO(kedge_model_hash(model, identity.base), status, done);
   memcpy(identity.tokenizer, kedge_tokenizer_hash(tokenizer), 33);
   memcpy(identity.data, data->hash, 33);

@@ -60,7 +60,7 @@ static kedge_status trace_model(const settings *s, const char *which, const char
   progress bar;
   fprintf(stderr, "probe: %s %s, %s on %s\n", which, directory, kedge_dtype_name(dtype),
           kedge_device_description(device));
-  KEDGE_TRY(kedge_model_load(device, directory, dtype, &model));
+  KEDGE_TRY(kedge_model_map(device, directory, dtype, &model));
   uint64_t tokens = data->offsets[data->count];
   if (s->max_tokens && (uint64_t)s->max_tokens < tokens) tokens = (uint64_t)s->max_tokens;
   snprintf(label, sizeof label, "probe %s", which);

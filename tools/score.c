@@ -107,7 +107,7 @@ static kedge_status run(const score_options *o) {
   if (status == KEDGE_OK)
     status = o->tokens ? read_ids(o, &config, &in, &samples) : read_data(o, &in, &samples);
   if (status == KEDGE_OK) status = input_device(o->backend, o->threads, &device);
-  if (status == KEDGE_OK) status = kedge_model_load(device, o->model, dtype, &model);
+  if (status == KEDGE_OK) status = kedge_model_map(device, o->model, dtype, &model);
   if (status == KEDGE_OK) status = compute(o, model, &samples);
   kedge_model_free(model);
   kedge_device_close(device);

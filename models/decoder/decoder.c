@@ -43,7 +43,9 @@ static void make_inputs(kedge_build *b) {
     const kedge_param *p = &m->params.items[i];
     char name[KEDGE_NAME_SIZE];
     kedge_param_name(p, p->parts > 1 ? p->parts : 0, name);
-    d->params[i] = kedge_parameter(b->g, name, m->dtype, p->rank, p->dims, m->weights[i], 0);
+    d->params[i] = m->parts[i]
+                       ? kedge_parameter_parts(b->g, name, m->dtype, p->rank, p->dims, m->parts[i], NULL)
+                       : kedge_parameter(b->g, name, m->dtype, p->rank, p->dims, m->weights[i], 0);
   }
   b->inv_freq = kedge_parameter(b->g, "rope.inv_freq", KEDGE_F32, 1, (uint32_t[]){m->config.head_dim / 2},
                                 m->inv_freq, 0);

@@ -39,10 +39,10 @@ static kedge_status make_inv_freq(kedge_model *m) {
   return status;
 }
 
-kedge_status kedge_model_describe(kedge_device *device, kedge_hf_config *config, kedge_dtype dtype,
-                                  kedge_model **out) {
-  *out = NULL;
-  kedge_model *m = kedge_alloc(1, sizeof *m);
+/* A model with its list of parameters and no buffers yet; takes the config over. */
+static kedge_status model_new(kedge_device *device, kedge_hf_config *config, kedge_dtype dtype,
+                              kedge_model **out) {
+  kedge_model *m = *out = kedge_alloc(1, sizeof *m);
   if (!m) {
     kedge_hf_config_destroy(config);
     return KEDGE_ERR_MEMORY;
@@ -54,24 +54,41 @@ kedge_status kedge_model_describe(kedge_device *device, kedge_hf_config *config,
   kedge_status status = kedge_params_init(&m->params, &m->config);
   if (status == KEDGE_OK) {
     m->weights = kedge_alloc(m->params.count, sizeof *m->weights);
-    status = m->weights ? KEDGE_OK : KEDGE_ERR_MEMORY;
+    m->parts = kedge_alloc(m->params.count, sizeof *m->parts);
+    status = m->weights && m->parts ? KEDGE_OK : KEDGE_ERR_MEMORY;
   }
-  for (uint32_t i = 0; status == KEDGE_OK && i < m->params.count; i++)
-    status = kedge_buffer_new(device, kedge_param_count(&m->params.items[i]) * kedge_dtype_size(dtype),
-                              &m->weights[i]);
   if (status == KEDGE_OK) status = make_inv_freq(m);
-  if (status != KEDGE_OK) {
-    kedge_model_free(m);
-    return status;
-  }
-  *out = m;
-  return KEDGE_OK;
+  if (status == KEDGE_OK) return KEDGE_OK;
+  kedge_model_free(m);
+  *out = NULL;
+  return status;
+}
+
+static kedge_status weight_new(kedge_model *m, uint32_t item) {
+  return kedge_buffer_new(m->device, kedge_param_count(&m->params.items[item]) * kedge_dtype_size(m->dtype),
+                          &m->weights[item]);
+}
+
+kedge_status kedge_model_describe(kedge_device *device, kedge_hf_config *config, kedge_dtype dtype,
+                                  kedge_model **out) {
+  kedge_model *m;
+  KEDGE_TRY(model_new(device, config, dtype, &m));
+  kedge_status status = KEDGE_OK;
+  for (uint32_t i = 0; status == KEDGE_OK && i < m->params.count; i++) status = weight_new(m, i);
+  *out = status == KEDGE_OK ? m : NULL;
+  if (status != KEDGE_OK) kedge_model_free(m);
+  return status;
 }
 
 void kedge_model_free(kedge_model *m) {
   if (!m) return;
   for (uint32_t i = 0; m->weights && i < m->params.count; i++) kedge_buffer_free(m->weights[i]);
+  for (uint32_t i = 0; m->parts && i < m->params.count; i++) {
+    for (uint32_t e = 0; m->parts[i] && e < m->params.items[i].parts; e++) kedge_buffer_free(m->parts[i][e]);
+    kedge_free(m->parts[i]);
+  }
   kedge_free(m->weights);
+  kedge_free(m->parts);
   kedge_buffer_free(m->inv_freq);
   kedge_params_destroy(&m->params);
   kedge_checkpoint_close(m->source);
@@ -149,38 +166,88 @@ static kedge_status check_leftovers(kedge_model *m) {
   return KEDGE_OK;
 }
 
-static kedge_status fill_all(kedge_model *m) {
+/* The file tensor of a part, checked against the config. */
+static kedge_status find_part(const kedge_model *m, uint32_t item, uint32_t part,
+                              const kedge_st_tensor **tensor) {
+  char name[KEDGE_NAME_SIZE];
+  kedge_param_name(&m->params.items[item], part, name);
+  KEDGE_TRY(kedge_checkpoint_require(m->source, name, tensor));
+  return check_tensor(&m->params.items[item], *tensor);
+}
+
+/* Whether a tensor can be read where it lies: its dtype is the model's, its elements are aligned. */
+static bool mappable(const kedge_model *m, const kedge_st_tensor *tensor) {
+  return tensor->dtype == file_dtype(m->dtype) && (uintptr_t)tensor->data % kedge_dtype_size(m->dtype) == 0;
+}
+
+/* Borrows a parameter's file tensors; *mapped stays false if one of them has to be converted. */
+static kedge_status map_param(kedge_model *m, uint32_t item, bool *mapped) {
+  const kedge_st_tensor *tensor;
+  const uint32_t parts = m->params.items[item].parts;
+  *mapped = false;
+  for (uint32_t part = 0; part < parts; part++) {
+    KEDGE_TRY(find_part(m, item, part, &tensor));
+    if (!mappable(m, tensor)) return KEDGE_OK;
+  }
+  *mapped = true;
+  KEDGE_TRY(find_part(m, item, 0, &tensor));
+  if (parts == 1) return kedge_buffer_wrap(m->device, tensor->data, tensor->bytes, &m->weights[item]);
+  m->parts[item] = kedge_alloc(parts, sizeof *m->parts[item]);
+  if (!m->parts[item]) return KEDGE_ERR_MEMORY;
+  for (uint32_t part = 0; part < parts; part++) {
+    KEDGE_TRY(find_part(m, item, part, &tensor));
+    KEDGE_TRY(kedge_buffer_wrap(m->device, tensor->data, tensor->bytes, &m->parts[item][part]));
+  }
+  return KEDGE_OK;
+}
+
+static kedge_status fill_param(kedge_model *m, uint32_t item, bool map, void *piece) {
+  bool mapped = false;
+  if (map) KEDGE_TRY(map_param(m, item, &mapped));
+  if (mapped) return KEDGE_OK;
+  KEDGE_TRY(weight_new(m, item));
+  for (uint32_t part = 0; part < m->params.items[item].parts; part++) {
+    const kedge_st_tensor *tensor;
+    KEDGE_TRY(find_part(m, item, part, &tensor));
+    KEDGE_TRY(fill_part(m, item, part, tensor, piece));
+  }
+  return KEDGE_OK;
+}
+
+static kedge_status fill_all(kedge_model *m, bool map) {
   void *piece = kedge_alloc(PIECE, sizeof(float));
   if (!piece) return KEDGE_ERR_MEMORY;
   kedge_status status = check_leftovers(m);
-  for (uint32_t i = 0; i < m->params.count && status == KEDGE_OK; i++)
-    for (uint32_t part = 0; part < m->params.items[i].parts && status == KEDGE_OK; part++) {
-      char name[KEDGE_NAME_SIZE];
-      const kedge_st_tensor *tensor;
-      kedge_param_name(&m->params.items[i], part, name);
-      status = kedge_checkpoint_require(m->source, name, &tensor);
-      if (status == KEDGE_OK) status = check_tensor(&m->params.items[i], tensor);
-      if (status == KEDGE_OK) status = fill_part(m, i, part, tensor, piece);
-    }
+  for (uint32_t i = 0; i < m->params.count && status == KEDGE_OK; i++) status = fill_param(m, i, map, piece);
   kedge_free(piece);
   return status;
 }
 
-kedge_status kedge_model_load(kedge_device *device, const char *directory, kedge_dtype dtype,
-                              kedge_model **out) {
+static kedge_status load(kedge_device *device, const char *directory, kedge_dtype dtype, bool map,
+                         kedge_model **out) {
   kedge_hf_config config;
   kedge_model *m = NULL;
   *out = NULL;
   KEDGE_TRY(kedge_hf_config_load(directory, &config));
-  kedge_status status = kedge_model_describe(device, &config, dtype, &m);
+  kedge_status status = model_new(device, &config, dtype, &m);
   if (status == KEDGE_OK) status = kedge_checkpoint_open(directory, &m->source);
-  if (status == KEDGE_OK) status = fill_all(m);
+  if (status == KEDGE_OK) status = fill_all(m, map);
   if (status != KEDGE_OK) {
     kedge_model_free(m);
     return kedge_fail_in(status, "%s", directory);
   }
   *out = m;
   return KEDGE_OK;
+}
+
+kedge_status kedge_model_load(kedge_device *device, const char *directory, kedge_dtype dtype,
+                              kedge_model **out) {
+  return load(device, directory, dtype, false, out);
+}
+
+kedge_status kedge_model_map(kedge_device *device, const char *directory, kedge_dtype dtype,
+                             kedge_model **out) {
+  return load(device, directory, dtype, true, out);
 }
 
 /* ---- Save

@@ -12,9 +12,11 @@
 typedef struct kedge_model {
   kedge_hf_config config;
   kedge_params params;
-  kedge_device *device;     /* borrowed */
-  kedge_dtype dtype;        /* of the weights on the device: f32 or bf16; f64 to check gradients */
-  kedge_buffer **weights;   /* one a parameter */
+  kedge_device *device;   /* borrowed */
+  kedge_dtype dtype;      /* of the weights on the device: f32 or bf16; f64 to check gradients */
+  kedge_buffer **weights; /* one a parameter; NULL where `parts` has it */
+  kedge_buffer **
+      *parts; /* mapped stacks of experts: a buffer an expert, else NULL; NULL if nothing is mapped */
   kedge_buffer *inv_freq;   /* f32 (f64 in an f64 model) [head_dim/2], the rotary frequencies */
   kedge_checkpoint *source; /* the files that it was loaded from; NULL for a described model */
   kedge_notes notes;        /* what was odd about the files */
@@ -26,6 +28,12 @@ typedef struct kedge_model {
  * unknown or wrongly shaped tensor). Owned by the caller. */
 kedge_status kedge_model_load(kedge_device *device, const char *directory, kedge_dtype dtype,
                               kedge_model **model);
+
+/* The same for reading only: weights whose dtype in the files is `dtype` stay in the mapped files, where the
+ * device can read host memory, so that a model larger than memory can be probed. Such a model is not trained
+ * or saved. */
+kedge_status kedge_model_map(kedge_device *device, const char *directory, kedge_dtype dtype,
+                             kedge_model **model);
 
 /* A model with buffers but without contents, from a parsed config, which it takes over (also on failure). For
  * planning on `null`. */

@@ -10,7 +10,7 @@
 const char *kedge__real_text(double value, char text[KEDGE_REAL_TEXT]) {
   if (!isfinite(value)) return strcpy(text, "null");
   if (value == floor(value) && fabs(value) < 1e15) {
-    snprintf(text, KEDGE_REAL_TEXT, "%.0f", value == 0 ? 0.0 : value);
+    snprintf(text, KEDGE_REAL_TEXT, "%lld", (long long)value);
     return text;
   }
   for (int digits = 1; digits <= 17; digits++) {
