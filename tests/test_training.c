@@ -193,6 +193,8 @@ static void test_evaluation_and_limits(void **state) {
 
 static void test_nothing_to_learn(void **state) {
   (void)state;
+  training_expect(2, "folder of the base model",
+                  "train run.yaml output_dir=./base overwrite_output_dir=true");
   training_expect(2, "no supervised token", "train run.yaml output_dir=n max_length=4");
 }
 

@@ -51,10 +51,19 @@ static bool exists(const char *folder, const char *name) {
   return found;
 }
 
-/* A folder with another run's results is not written into by accident. */
+/* Whether two paths are one folder. */
+static bool same_folder(const char *a, const char *b) {
+  struct stat x, y;
+  return a && b && !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* A folder with another run's results is not written into by accident, the base model's never. */
 static kedge_status check_output(run *r, const char *checkpoint) {
   const char *out = r->config->output_dir;
   char *found = NULL;
+  if (same_folder(out, r->config->model_name_or_path))
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "output_dir %s is the folder of the base model; choose another",
+                      out);
   if (checkpoint || r->config->overwrite_output_dir) return KEDGE_OK;
   KEDGE_TRY(kedge_run_find(out, &found, NULL));
   kedge_status status = KEDGE_OK;
