@@ -1,14 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Kedge as a library: load a model, train it, probe it. This header brings in the headers meant for callers;
- * each says who owns what. They are used from the bottom up:
+ * each says who owns what. From the bottom up:
  *
  *   core/kedge.h                     statuses and messages, memory, devices, graphs
  *   models/text/tokenizer.h          text to ids and back
  *   models/text/samples.h            JSONL files to a dataset of ids with question and answer spans
  *   models/decoder/model.h           a Hugging Face model directory on a device, and its export
+ *   models/decoder/initialise.h      random weights for a config
+ *   models/decoder/pass.h            passes of a model over flat streams of tokens
  *   models/routing/prior.h           the frozen base router's mean probabilities, and their bias
+ *   models/routing/trace.h           which experts a model chose for each token
+ *   models/routing/retention.h       how much of a base model's routing was kept
  *   models/training/config.h         every key of a run, from YAML and key=value
+ *   models/training/trainer.h        a whole run: kedge_train()
  *
  * Functions return a kedge_status; kedge_message() has the line that explains a failure. Nothing here prints
  * or exits. A device, a model and what hangs on it belong to one thread at a time.
@@ -17,10 +22,15 @@
 #define KEDGE_MODELS_H
 
 #include "core/kedge.h"
+#include "models/decoder/initialise.h"
 #include "models/decoder/model.h"
+#include "models/decoder/pass.h"
 #include "models/routing/prior.h"
+#include "models/routing/retention.h"
+#include "models/routing/trace.h"
 #include "models/text/samples.h"
 #include "models/text/tokenizer.h"
 #include "models/training/config.h"
+#include "models/training/trainer.h"
 
 #endif

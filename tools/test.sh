@@ -69,7 +69,7 @@ quietly() {
   fi
 }
 start=$(date +%s)
-quietly cmake --preset "$preset"
+quietly cmake --preset "$preset" -DKEDGE_TESTS=ON
 quietly cmake --build "$build" -j "$jobs"
 echo "built $build in $(($(date +%s) - start)) s"
 
