@@ -6,23 +6,26 @@ set -eu
 
 usage() {
   cat <<'TEXT'
-usage: tools/setup.sh [--clang] [--help]
+usage: tools/setup.sh [--clang] [--format] [--help]
 Installs Kedge's Debian/Ubuntu packages where they are missing (through sudo unless run as root).
-  --clang   also clang, its OpenMP runtime and clang-format, for the tsan preset and the check of formatting
+  --clang    also clang 14 and its OpenMP runtime, for the tsan preset
+  --format   also clang-format 14 where the system has it, for the check of formatting
 TEXT
 }
 
 packages="build-essential cmake ninja-build pkg-config git libopenblas-openmp-dev libjansson-dev libyaml-dev
   libpcre2-dev libutf8proc-dev libxxhash-dev libcmocka-dev gnuplot-nox"
+optional=
 for argument in "$@"; do
   case $argument in
-    --clang) packages="$packages clang-14 libomp-14-dev clang-format-14" ;;
+    --clang) packages="$packages clang-14 libomp-14-dev" ;;
+    --format) optional=clang-format-14 ;;
     -h | --help)
       usage
       exit 0
       ;;
     *)
-      echo "setup.sh: unknown argument '$argument'; expected --clang or --help" >&2
+      echo "setup.sh: unknown argument '$argument'; expected --clang, --format or --help" >&2
       exit 2
       ;;
   esac
@@ -35,39 +38,48 @@ if ! command -v dpkg-query >/dev/null 2>&1 || ! command -v apt-get >/dev/null 2>
   exit 1
 fi
 
+absent() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null || true)" != installed ]; }
 missing=
 for package in $packages; do
-  state=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
-  [ "$state" = installed ] || missing="$missing $package"
+  # pkg-config may be pkgconf, cmake or ninja may come from elsewhere: what answers need not be installed again.
+  case $package in
+    pkg-config | cmake | git) command=$package ;;
+    ninja-build) command=ninja ;;
+    *) command= ;;
+  esac
+  if [ -n "$command" ] && command -v "$command" >/dev/null 2>&1; then continue; fi
+  if absent "$package"; then missing="$missing $package"; fi
 done
-# pkg-config may come from pkgconf, cmake or ninja from elsewhere: what answers need not be installed again.
-for pair in pkg-config:pkg-config cmake:cmake ninja-build:ninja git:git; do
-  if command -v "${pair#*:}" >/dev/null 2>&1; then
-    missing=$(printf '%s ' $missing | sed "s/\(^\| \)${pair%%:*} /\1/")
-  fi
-done
-[ -n "$(printf '%s' $missing)" ] || exit 0
+extra=
+if [ -n "$optional" ] && absent "$optional"; then extra=$optional; fi
+[ -n "$missing$extra" ] || exit 0
 
 as_root=
 if [ "$(id -u)" -ne 0 ]; then
-  if ! command -v sudo >/dev/null 2>&1; then
-    echo "setup.sh: not root and no sudo. As root run: apt-get install $missing" >&2
+  if command -v sudo >/dev/null 2>&1; then
+    as_root=sudo
+  elif [ -n "$missing" ]; then
+    echo "setup.sh: not root and no sudo. As root run: apt-get install$missing" >&2
     exit 1
+  else
+    exit 0
   fi
-  as_root="sudo"
 fi
-echo "setup.sh: installing$(printf ' %s' $missing)"
+echo "setup.sh: installing$missing${extra:+ $extra}"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-install_missing() {
-  # shellcheck disable=SC2086 # one word a package
-  $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $missing >"$log" 2>&1
+install() {
+  $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" >"$log" 2>&1
 }
-# A fresh machine has no lists of packages; a stale one has lists of what is no longer there.
-if ! install_missing; then
-  if ! $as_root apt-get update >"$log" 2>&1 || ! install_missing; then
+# shellcheck disable=SC2086 # one word a package
+if [ -n "$missing" ] && ! install $missing; then
+  # A fresh machine has no lists of packages; a stale one has lists of what is no longer there.
+  if ! $as_root apt-get update >"$log" 2>&1 || ! install $missing; then
     cat "$log" >&2
-    echo "setup.sh: could not install$(printf ' %s' $missing)" >&2
+    echo "setup.sh: could not install$missing" >&2
     exit 1
   fi
+fi
+if [ -n "$extra" ] && ! install "$extra"; then
+  echo "setup.sh: no $extra here; what wants it is skipped"
 fi

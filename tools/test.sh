@@ -54,7 +54,7 @@ esac
 if [ "$setup" = yes ]; then
   case $preset in
     tsan) tools/setup.sh --clang ;;
-    *) tools/setup.sh ;;
+    *) tools/setup.sh --format ;;
   esac
 fi
 
@@ -81,7 +81,7 @@ printed="$build/Testing/Temporary/LastTest.log"
 if [ -f "$printed" ]; then
   awk '
     /^[0-9]+\/[0-9]+ Testing: / { suite = $3; reason = "" }
-    /^(\[  SKIPPED \] [0-9]+ test|\[  (PASSED|FAILED)  \] [0-9]+ test)/ { suite = "" } # the suite repeats its list
+    /^\[==========\].* run\.$/ { suite = "" } # what follows is the list again
     /^skipped: / { count++; why[suite ": " substr($0, 10)]++; next }
     /skipped( \([0-9]+\))?: / { reason = $0; sub(/^.*skipped( \([0-9]+\))?: /, "", reason) }
     /^\[  SKIPPED \] [A-Za-z_]/ && suite { count++; why[suite ": " (reason ? reason : $4)]++ }
