@@ -138,8 +138,12 @@ awk '
     print change(kept["none"], kept["rpb"], 3) " (base: " sprintf("%.3f", kept["base"]) "), and the loss on the new one is"
     print change(shifted["none"], shifted["rpb"], 3) " (base: " sprintf("%.3f", shifted["base"]) "). The bias is on in training alone: all"
     print "numbers here are of the exported models, without it."
+    better = (overlap["rpb"] > overlap["none"]) + (tvd["rpb"] < tvd["none"])
+    print "In this run rpb kept " (better == 2 ? "more" : better ? "about as much" : "less") " of the routing" \
+      (better == 1 ? ": one measure is better, the other worse." : " by both measures.")
+    print ""
     print "What it does not show. Whether a large model keeps its abilities: this one has 1.3 M parameters, its text is"
-    print "generated, and one seed is one sample (--seed N draws another)."
+    print "generated, and one seed is one sample (--seed N draws another). The paper'"'"'s models have 16 to 30 billion."
   }' "$out/table.txt"
 prompt="Dan has 14 apples. Cleo has 5 times as many as Dan, and Olga has 6 more than Cleo. How many apples does Olga have?"
 say ""
