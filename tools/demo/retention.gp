@@ -8,6 +8,7 @@ set style data histograms
 set style histogram clustered gap 1
 set style fill solid 0.9 noborder
 set boxwidth 0.9
+set xrange [-0.6:*]
 set grid ytics lc rgb "#dddddd"
 set border 3 lc rgb "#555555"
 set tics nomirror
