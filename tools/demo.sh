@@ -67,8 +67,6 @@ quietly cmake --build build --target kedge -j "$(nproc)"
 took
 start=$clock
 kedge=build/kedge
-# Threads that wait asleep share the machine with others far better, and cost little when it is idle.
-export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 
 say "Data: arithmetic, facts and logic, prompts with answers; 2000 of each to pretrain, 100 to hold out, 1500 to shift"
 for domain in arithmetic facts logic; do
