@@ -32,5 +32,10 @@ endforeach()
 
 # kedge.pc finds its prefix from where it lies, so that an installed tree may be moved.
 file(RELATIVE_PATH KEDGE_PC_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+# OpenBLAS by name, not by its own file: that asks for the Fortran library too, which a shared OpenBLAS brings along.
+set(KEDGE_PC_BLAS)
+if(KEDGE_OPENBLAS)
+  set(KEDGE_PC_BLAS "-L${OPENBLAS_LIBRARY_DIRS} -lopenblas ")
+endif()
 configure_file(cmake/kedge.pc.in ${PROJECT_BINARY_DIR}/kedge.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/kedge.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

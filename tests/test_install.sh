@@ -14,7 +14,7 @@ mv "$prefix/first" "$prefix/kedge"
 pc=$(find "$prefix/kedge" -name kedge.pc)
 [ -n "$pc" ] || { echo "no kedge.pc was installed" && exit 1; }
 libdir=$(dirname "$(dirname "$pc")")
-export PKG_CONFIG_PATH="$(dirname "$pc"):/usr/lib/$(gcc -print-multiarch)/openblas-openmp/pkgconfig:${PKG_CONFIG_PATH:-}"
+export PKG_CONFIG_PATH="$(dirname "$pc"):${PKG_CONFIG_PATH:-}"
 
 cat >"$prefix/program.c" <<'SOURCE'
 #include <models/kedge_models.h>
