@@ -164,6 +164,7 @@ kedge_status kedge_prior_compute(const kedge_model *model, const kedge_dataset *
   kedge_workspace *workspace = NULL;
   prior_work w = {0};
   kedge_status status;
+  KEDGE_GOTO(kedge_dataset_check_ids(dataset, model->config.vocab_size), status, done);
   KEDGE_GOTO(kedge_batches_new_eval(dataset, batch, &batches), status, done);
   KEDGE_GOTO(kedge_workspace_new(model->device, &workspace), status, done);
   KEDGE_GOTO(work_init(&w, model, dataset, batch, kedge_batches_max_size(batches)), status, done);

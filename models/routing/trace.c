@@ -207,10 +207,7 @@ static kedge_status prepare(collector *c, const kedge_dataset *dataset, uint32_t
   if (tokens > INT32_MAX)
     return kedge_fail(KEDGE_ERR_ARGUMENT, "a routing trace has at most 2147483647 tokens, the data has %llu",
                       (unsigned long long)tokens);
-  for (uint64_t i = 0; i < tokens; i++)
-    if ((uint32_t)dataset->ids[i] >= m->config.vocab_size)
-      return kedge_fail(KEDGE_ERR_MISMATCH, "token id %d of the data is not below the model's vocab_size %u",
-                        dataset->ids[i], m->config.vocab_size);
+  KEDGE_TRY(kedge_dataset_check_ids(dataset, m->config.vocab_size));
   if (!m->params.moe_layers)
     return kedge_fail(KEDGE_ERR_UNSUPPORTED, "the model has no mixture-of-experts layer to trace");
   KEDGE_TRY(kedge_trace_init(t, (uint32_t)tokens, m->params.moe_layers, m->config.num_experts,

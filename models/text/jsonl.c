@@ -142,9 +142,9 @@ static kedge_status read_line(kedge_jsonl *r, bool *found, bool *too_long) {
   for (; c != EOF && c != '\n'; c = take(r)) {
     *found = true;
     if (r->length == KEDGE_JSONL_MAX_RECORD)
-      *too_long = true;
-    else
-      KEDGE_TRY(store(r, c));
+      *too_long = true; /* looking for its end only makes sense to go on behind it */
+    if (*too_long && !r->skip_bad) break;
+    if (!*too_long) KEDGE_TRY(store(r, c));
   }
   return at_end(r);
 }

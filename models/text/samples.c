@@ -242,3 +242,13 @@ done:
   kedge_free(order);
   return status;
 }
+
+kedge_status kedge_dataset_check_ids(const kedge_dataset *dataset, uint32_t vocabulary) {
+  for (uint32_t i = 0; i < dataset->count; i++)
+    for (uint64_t t = dataset->offsets[i]; t < dataset->offsets[i + 1]; t++)
+      if ((uint32_t)dataset->ids[t] >= vocabulary)
+        return kedge_fail(KEDGE_ERR_MISMATCH,
+                          "sample %" PRIu64 ": token id %d is not below the model's vocab_size %u",
+                          dataset->sample_ids[i], dataset->ids[t], vocabulary);
+  return KEDGE_OK;
+}

@@ -91,6 +91,10 @@ kedge_status kedge_dataset_builder_add(kedge_dataset_builder *builder, const int
                                        uint64_t line, bool *kept);
 kedge_status kedge_dataset_builder_finish(kedge_dataset_builder *builder, kedge_dataset **dataset);
 
+/* ERR_MISMATCH with sample and line unless every id is below `vocabulary`, the rows of a model's embedding.
+ */
+kedge_status kedge_dataset_check_ids(const kedge_dataset *dataset, uint32_t vocabulary);
+
 /* Cuts a dataset in two without a common sample: `held_out` is a part (below 1; at least one sample, rounded
  * up) or a number of samples. `shuffle` picks them by `seed`, else the last ones are taken. Both parts keep
  * the source order and the stable ids. ERR_ARGUMENT if a part would be empty. Both owned by the caller. */

@@ -130,6 +130,7 @@ static kedge_status note(const kedge_dataset_options *o, char *line) {
 static kedge_status reading_init(reading *r, const kedge_dataset_options *options) {
   *r = (reading){.options = options, .render = {.options = options}};
   KEDGE_TRY(kedge_prompt_template_check(options->prompt_template));
+  KEDGE_TRY(kedge_chat_template_check(options->chat_template));
   return kedge_dataset_builder_new(options->max_length, &r->builder);
 }
 

@@ -127,19 +127,24 @@ static bool has_tokens(const kedge_chat_template *chat, const kedge_tokenizer *t
   return true;
 }
 
+kedge_status kedge_chat_template_check(const char *name) {
+  bool known = !name || !strcmp(name, "auto");
+  for (int i = 0; i < TEMPLATES; i++) known |= name && !strcmp(name, templates[i].name);
+  if (known) return KEDGE_OK;
+  return kedge_fail(KEDGE_ERR_ARGUMENT,
+                    "chat template \"%.40s\": expected auto, chatml, moonlight or deepseek", name);
+}
+
 kedge_status kedge_chat_template_choose(const char *name, const kedge_tokenizer *tokenizer,
                                         const kedge_chat_template **chosen) {
-  bool automatic = !name || !strcmp(name, "auto"), known = automatic;
+  bool automatic = !name || !strcmp(name, "auto");
+  KEDGE_TRY(kedge_chat_template_check(name));
   for (int i = 0; i < TEMPLATES; i++) {
     if (!automatic && strcmp(name, templates[i].name)) continue;
-    known = true;
     if (!has_tokens(&templates[i], tokenizer)) continue;
     *chosen = &templates[i];
     return KEDGE_OK;
   }
-  if (!known)
-    return kedge_fail(KEDGE_ERR_ARGUMENT,
-                      "chat template \"%s\": expected auto, chatml, moonlight or deepseek", name);
   return kedge_fail(KEDGE_ERR_UNSUPPORTED,
                     "chat turns need a template, and %s has not the control tokens of %s",
                     kedge_tokenizer_description(tokenizer), automatic ? "any built-in one" : name);

@@ -44,6 +44,8 @@ kedge_status kedge_prompt_render(kedge_rendering *rendering, const char *prompt_
 
 typedef struct kedge_chat_template kedge_chat_template;
 
+/* ERR_ARGUMENT unless `name` is NULL, "auto" or a built-in chat template. */
+kedge_status kedge_chat_template_check(const char *name);
 /* The built-in chat template of that name ("chatml", "moonlight", "deepseek"); NULL or "auto": the one whose
  * control tokens the tokenizer has. Errors: ERR_ARGUMENT for an unknown name, ERR_UNSUPPORTED where the
  * tokenizer lacks the tokens. */
