@@ -19,9 +19,12 @@ static kedge_status find(kedge_prior *p, const char *name, kedge_st_dtype dtype,
                          const kedge_st_tensor **tensor) {
   *tensor = kedge_st_find(p->file, name);
   if (*tensor && (*tensor)->dtype == dtype && (*tensor)->rank == rank) return KEDGE_OK;
-  return kedge_fail(KEDGE_ERR_FORMAT, "%s: tensor %s: expected %s with %u dimensions, got %s",
+  if (!*tensor)
+    return kedge_fail(KEDGE_ERR_FORMAT, "%s: no tensor %s: not a file that `kedge prior` wrote",
+                      kedge_st_path(p->file), name);
+  return kedge_fail(KEDGE_ERR_FORMAT, "%s: tensor %s: expected %s with %u dimensions, got %s with %u",
                     kedge_st_path(p->file), name, kedge_st_dtype_name(dtype), rank,
-                    *tensor ? kedge_st_dtype_name((*tensor)->dtype) : "nothing");
+                    kedge_st_dtype_name((*tensor)->dtype), (*tensor)->rank);
 }
 
 static kedge_status hash_of(const kedge_prior *p, const char *key, char hash[33]) {
@@ -33,11 +36,26 @@ static kedge_status hash_of(const kedge_prior *p, const char *key, char hash[33]
   return KEDGE_OK;
 }
 
+static kedge_status length_of(kedge_prior *p) {
+  const char *text = kedge_st_metadata(p->file, "max_length");
+  size_t digits = text ? strspn(text, "0123456789") : 0;
+  unsigned long long value = digits && digits < 11 && !text[digits] ? strtoull(text, NULL, 10) : 0;
+  if (!value || value > UINT32_MAX)
+    return kedge_fail(KEDGE_ERR_FORMAT, "%s: metadata max_length: expected a number of tokens, got %.40s",
+                      kedge_st_path(p->file), text ? text : "nothing");
+  p->identity.max_length = (uint32_t)value;
+  return KEDGE_OK;
+}
+
 static kedge_status read_header(kedge_prior *p) {
+  const char *version = kedge_st_metadata(p->file, "kedge_prior");
   KEDGE_TRY(find(p, "prior_qa", KEDGE_ST_F32, 4, &p->prior));
   KEDGE_TRY(find(p, "counts", KEDGE_ST_I32, 2, &p->counts));
   KEDGE_TRY(find(p, "sample_ids", KEDGE_ST_I64, 1, &p->ids));
   KEDGE_TRY(find(p, "layers", KEDGE_ST_I32, 1, &p->layers));
+  if (!version || strcmp(version, "1"))
+    return kedge_fail(KEDGE_ERR_FORMAT, "%s: metadata kedge_prior: expected version 1, got %.40s",
+                      kedge_st_path(p->file), version ? version : "nothing");
   const uint64_t *s = p->prior->shape;
   if (s[0] > INT32_MAX || s[1] != 2 || s[2] > 65536 || s[3] > 65536 || p->counts->shape[0] != s[0] ||
       p->counts->shape[1] != 2 || p->ids->shape[0] != s[0] || p->layers->shape[0] != s[2])
@@ -50,9 +68,7 @@ static kedge_status read_header(kedge_prior *p) {
   KEDGE_TRY(hash_of(p, "base_hash", p->identity.base));
   KEDGE_TRY(hash_of(p, "tokenizer_hash", p->identity.tokenizer));
   KEDGE_TRY(hash_of(p, "data_hash", p->identity.data));
-  const char *length = kedge_st_metadata(p->file, "max_length");
-  p->identity.max_length = length ? (uint32_t)strtoul(length, NULL, 10) : 0;
-  return KEDGE_OK;
+  return length_of(p);
 }
 
 kedge_status kedge_prior_open(const char *path, kedge_prior **out) {
@@ -84,31 +100,6 @@ uint32_t kedge_prior_experts(const kedge_prior *p) {
 }
 kedge_prior_identity kedge_prior_get_identity(const kedge_prior *p) {
   return p->identity;
-}
-
-kedge_status kedge_prior_check(const kedge_prior *p, const kedge_prior_identity *id,
-                               const kedge_params *params) {
-  const char *path = kedge_st_path(p->file);
-  if (p->moe_layers != params->moe_layers || p->experts != params->config.num_experts)
-    return kedge_fail(KEDGE_ERR_MISMATCH,
-                      "%s: prior of %u MoE layers with %u experts, the model has %u with %u", path,
-                      p->moe_layers, p->experts, params->moe_layers, params->config.num_experts);
-  if (strcmp(p->identity.base, id->base))
-    return kedge_fail(KEDGE_ERR_MISMATCH, "%s: prior of another base model (hash %s, this model has %s)",
-                      path, p->identity.base, id->base);
-  if (strcmp(p->identity.tokenizer, id->tokenizer))
-    return kedge_fail(KEDGE_ERR_MISMATCH,
-                      "%s: prior made with another tokenizer (hash %s, this model has %s)", path,
-                      p->identity.tokenizer, id->tokenizer);
-  if (p->identity.max_length != id->max_length)
-    return kedge_fail(KEDGE_ERR_MISMATCH, "%s: prior made with max_length %u, this run has %u", path,
-                      p->identity.max_length, id->max_length);
-  if (strcmp(p->identity.data, id->data))
-    return kedge_fail(
-        KEDGE_ERR_MISMATCH,
-        "%s: prior of other data (hash %s, this run's samples have %s): other files, order or template", path,
-        p->identity.data, id->data);
-  return KEDGE_OK;
 }
 
 void kedge_prior_bias(const float *pi, uint32_t experts, double eps, double clip, float *bias) {
@@ -189,6 +180,77 @@ kedge_status kedge_prior_fill(const kedge_prior *p, const kedge_intervention *it
                                : kedge_fail(KEDGE_ERR_MISMATCH, "%s: no prior for sample %llu",
                                             kedge_st_path(p->file), (unsigned long long)sample_ids[i]);
   }
+  kedge_free(pi);
+  return status;
+}
+
+/* ---- Does a prior belong to a run
+ * ----------------------------------------------------------------------------------- */
+
+static kedge_status check_identity(const kedge_prior *p, const kedge_prior_identity *id,
+                                   const kedge_params *params) {
+  const char *path = kedge_st_path(p->file);
+  if (p->moe_layers != params->moe_layers || p->experts != params->config.num_experts)
+    return kedge_fail(KEDGE_ERR_MISMATCH,
+                      "%s: prior of %u MoE layers with %u experts, the model has %u with %u", path,
+                      p->moe_layers, p->experts, params->moe_layers, params->config.num_experts);
+  if (strcmp(p->identity.base, id->base))
+    return kedge_fail(KEDGE_ERR_MISMATCH, "%s: prior of another base model (hash %s, this model has %s)",
+                      path, p->identity.base, id->base);
+  if (strcmp(p->identity.tokenizer, id->tokenizer))
+    return kedge_fail(KEDGE_ERR_MISMATCH,
+                      "%s: prior made with another tokenizer (hash %s, this model has %s)", path,
+                      p->identity.tokenizer, id->tokenizer);
+  if (p->identity.max_length != id->max_length)
+    return kedge_fail(KEDGE_ERR_MISMATCH, "%s: prior made with max_length %u, this run has %u", path,
+                      p->identity.max_length, id->max_length);
+  if (strcmp(p->identity.data, id->data))
+    return kedge_fail(
+        KEDGE_ERR_MISMATCH,
+        "%s: prior of other data (hash %s, this run's samples have %s): other files, order or template", path,
+        p->identity.data, id->data);
+  return KEDGE_OK;
+}
+
+static kedge_status check_layers(const kedge_prior *p, const kedge_params *params) {
+  for (uint32_t l = 0; l < p->moe_layers; l++) {
+    int32_t layer;
+    memcpy(&layer, p->layers->data + 4ull * l, sizeof layer);
+    if (layer < 0 || (uint32_t)layer != kedge_params_moe_layer(params, l))
+      return kedge_fail(KEDGE_ERR_MISMATCH, "%s: layers[%u] is %d, MoE layer %u of the model is layer %u",
+                        kedge_st_path(p->file), l, layer, l, kedge_params_moe_layer(params, l));
+  }
+  return KEDGE_OK;
+}
+
+static kedge_status check_sample(const kedge_prior *p, const kedge_dataset *d, uint32_t i, float *pi) {
+  int32_t counts[2], want[2] = {0, 0};
+  int64_t id;
+  memcpy(&id, p->ids->data + 8ull * i, sizeof id);
+  memcpy(counts, p->counts->data + 8ull * i, sizeof counts);
+  for (uint64_t t = d->offsets[i]; t < d->offsets[i + 1]; t++) want[d->spans[t] != 0]++;
+  if (id != (int64_t)d->sample_ids[i] || counts[0] != want[0] || counts[1] != want[1])
+    return kedge_fail(KEDGE_ERR_MISMATCH,
+                      "%s: row %u is sample %lld with %d prompt and %d answer tokens, the data has sample "
+                      "%llu with %d and %d",
+                      kedge_st_path(p->file), i, (long long)id, counts[0], counts[1],
+                      (unsigned long long)d->sample_ids[i], want[0], want[1]);
+  for (uint32_t span = 0; span < 2; span++)
+    for (uint32_t l = 0; counts[span] && l < p->moe_layers; l++) KEDGE_TRY(read_row(p, i, span, l, pi));
+  return KEDGE_OK;
+}
+
+kedge_status kedge_prior_check(const kedge_prior *p, const kedge_prior_identity *id,
+                               const kedge_params *params, const kedge_dataset *dataset) {
+  KEDGE_TRY(check_identity(p, id, params));
+  KEDGE_TRY(check_layers(p, params));
+  if (p->samples != dataset->count)
+    return kedge_fail(KEDGE_ERR_MISMATCH, "%s: prior of %u samples, the data has %u", kedge_st_path(p->file),
+                      p->samples, dataset->count);
+  float *pi = kedge_alloc(p->experts, sizeof *pi);
+  if (!pi) return KEDGE_ERR_MEMORY;
+  kedge_status status = KEDGE_OK;
+  for (uint32_t i = 0; i < p->samples && status == KEDGE_OK; i++) status = check_sample(p, dataset, i, pi);
   kedge_free(pi);
   return status;
 }

@@ -44,10 +44,11 @@ uint32_t kedge_prior_layers(const kedge_prior *prior);
 uint32_t kedge_prior_experts(const kedge_prior *prior);
 kedge_prior_identity kedge_prior_get_identity(const kedge_prior *prior);
 
-/* ERR_MISMATCH with what differs, unless the prior belongs to this base, tokenizer, data and router geometry.
- */
+/* ERR_MISMATCH with what differs, unless the prior belongs to this base, tokenizer, data and router geometry,
+ * with the samples and span lengths of `dataset`; ERR_FORMAT if a row that will be read holds no
+ * probabilities. Reads the whole file, so that a run does not stop at it hours later. */
 kedge_status kedge_prior_check(const kedge_prior *prior, const kedge_prior_identity *identity,
-                               const kedge_params *params);
+                               const kedge_params *params, const kedge_dataset *dataset);
 
 /* b [E] of pi [E]: c = clip(pi, eps/E, clip/E), b = log c - mean log c, in double, rounded to f32. E = 1
  * gives 0. */

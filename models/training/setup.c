@@ -2,6 +2,8 @@
  * From a configuration to the things of a run. */
 #include "models/training/setup.h"
 
+#include "core/device.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -129,7 +131,7 @@ static kedge_status open_interventions(kedge_setup *s) {
   s->identity.max_length = (uint32_t)s->config->max_length;
   KEDGE_TRY(kedge_prior_open(prior, &s->prior));
   KEDGE_TRY(kedge_model_hash(s->model, s->identity.base));
-  return kedge_prior_check(s->prior, &s->identity, &s->model->params);
+  return kedge_prior_check(s->prior, &s->identity, &s->model->params, s->data);
 }
 
 kedge_status kedge_setup_init(kedge_setup *s, const kedge_config *config, kedge_note note, void *context) {
@@ -140,6 +142,10 @@ kedge_status kedge_setup_init(kedge_setup *s, const kedge_config *config, kedge_
   KEDGE_GOTO(kedge_config_require(config, "model_name_or_path,dataset,output_dir"), status, fail);
   KEDGE_GOTO(kedge_setup_dtype(config, &dtype), status, fail);
   KEDGE_GOTO(kedge_device_open(config->backend, &open, &s->device), status, fail);
+  if (!s->device->limits.computes) {
+    status = kedge_fail(KEDGE_ERR_ARGUMENT, "key \"backend\": %s computes nothing", config->backend);
+    goto fail;
+  }
   KEDGE_GOTO(open_data(s, note, context), status, fail);
   KEDGE_GOTO(kedge_model_load(s->device, config->model_name_or_path, dtype, &s->model), status, fail);
   for (uint32_t i = 0; note && i < s->model->config.notes.count; i++)
@@ -152,13 +158,8 @@ kedge_status kedge_setup_init(kedge_setup *s, const kedge_config *config, kedge_
              kedge_tokenizer_size(s->tokenizer), s->model->config.vocab_size);
     note(context, line);
   }
-  for (uint64_t t = 0; t < s->data->offsets[s->data->count]; t++)
-    if ((uint32_t)s->data->ids[t] >= s->model->config.vocab_size) {
-      status =
-          kedge_fail(KEDGE_ERR_MISMATCH, "token id %d of the data is not below the model's vocab_size %u",
-                     s->data->ids[t], s->model->config.vocab_size);
-      goto fail;
-    }
+  KEDGE_GOTO(kedge_dataset_check_ids(s->data, s->model->config.vocab_size), status, fail);
+  if (s->eval) KEDGE_GOTO(kedge_dataset_check_ids(s->eval, s->model->config.vocab_size), status, fail);
   KEDGE_GOTO(open_interventions(s), status, fail);
   return KEDGE_OK;
 fail:
