@@ -60,6 +60,39 @@ static void store(uint8_t *to, kedge_st_dtype dtype, uint64_t i, float value) {
   memcpy(to + 2 * i, &bits, 2);
 }
 
+/* Elements with all bits of the exponent set are infinite or not a number. */
+static bool block_finite(const uint8_t *at, kedge_st_dtype dtype, uint64_t count) {
+  uint32_t bad = 0;
+  if (dtype == KEDGE_ST_F32) {
+    for (uint64_t i = 0; i < count; i++) {
+      uint32_t bits;
+      memcpy(&bits, at + 4 * i, 4);
+      bad |= (bits & 0x7F800000u) == 0x7F800000u;
+    }
+    return !bad;
+  }
+  const uint16_t mask = dtype == KEDGE_ST_F16 ? 0x7C00u : 0x7F80u;
+  for (uint64_t i = 0; i < count; i++) {
+    uint16_t bits;
+    memcpy(&bits, at + 2 * i, 2);
+    bad |= (bits & mask) == mask;
+  }
+  return !bad;
+}
+
+uint64_t kedge_floats_not_finite(const void *data, kedge_st_dtype dtype, uint64_t count) {
+  enum { BLOCK = 4096 };
+  const uint8_t *bytes = data;
+  const uint32_t size = kedge_st_dtype_size(dtype);
+  for (uint64_t i = 0; i < count; i += BLOCK) {
+    uint64_t n = count - i < BLOCK ? count - i : BLOCK, k = i;
+    if (block_finite(bytes + i * size, dtype, n)) continue;
+    while (block_finite(bytes + k * size, dtype, 1)) k++;
+    return k;
+  }
+  return count;
+}
+
 static bool is_float(kedge_st_dtype dtype) {
   return dtype == KEDGE_ST_F32 || dtype == KEDGE_ST_BF16 || dtype == KEDGE_ST_F16;
 }

@@ -12,6 +12,9 @@
 kedge_status kedge_convert_floats(void *to, kedge_st_dtype to_dtype, const void *from,
                                   kedge_st_dtype from_dtype, uint64_t count);
 
+/* The first of `count` elements that is infinite or not a number; `count` if there is none. */
+uint64_t kedge_floats_not_finite(const void *data, kedge_st_dtype dtype, uint64_t count);
+
 float kedge_f16_to_f32(uint16_t bits);
 uint16_t kedge_f32_to_f16(float value);
 

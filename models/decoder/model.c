@@ -131,6 +131,10 @@ static kedge_status fill_part(kedge_model *m, uint32_t item, uint32_t part, cons
     uint64_t n = count - at < PIECE ? count - at : PIECE;
     KEDGE_TRY(
         kedge_convert_floats(piece, file_dtype(m->dtype), tensor->data + at * from_size, tensor->dtype, n));
+    uint64_t bad = kedge_floats_not_finite(piece, file_dtype(m->dtype), n);
+    if (bad < n)
+      return kedge_fail(KEDGE_ERR_NUMERIC, "tensor %s: element %llu is not a finite %s number", tensor->name,
+                        (unsigned long long)(at + bad), kedge_dtype_name(m->dtype));
     KEDGE_TRY(kedge_buffer_write(m->weights[item], (start + at) * size, piece, n * size));
   }
   kedge_st_drop(tensor);
@@ -201,6 +205,16 @@ static kedge_status map_param(kedge_model *m, uint32_t item, bool *mapped) {
   return KEDGE_OK;
 }
 
+/* The files must fit the config before its sizes are believed and memory is taken. */
+static kedge_status check_tensors(kedge_model *m) {
+  const kedge_st_tensor *tensor;
+  KEDGE_TRY(check_leftovers(m));
+  for (uint32_t i = 0; i < m->params.count; i++)
+    for (uint32_t part = 0; part < m->params.items[i].parts; part++)
+      KEDGE_TRY(find_part(m, i, part, &tensor));
+  return KEDGE_OK;
+}
+
 static kedge_status fill_param(kedge_model *m, uint32_t item, bool map, void *piece) {
   bool mapped = false;
   if (map) KEDGE_TRY(map_param(m, item, &mapped));
@@ -217,7 +231,7 @@ static kedge_status fill_param(kedge_model *m, uint32_t item, bool map, void *pi
 static kedge_status fill_all(kedge_model *m, bool map) {
   void *piece = kedge_alloc(PIECE, sizeof(float));
   if (!piece) return KEDGE_ERR_MEMORY;
-  kedge_status status = check_leftovers(m);
+  kedge_status status = check_tensors(m);
   for (uint32_t i = 0; i < m->params.count && status == KEDGE_OK; i++) status = fill_param(m, i, map, piece);
   kedge_free(piece);
   return status;

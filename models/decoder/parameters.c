@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The largest models known have under 200 000; a config that asks for far more is damaged or hostile. */
+enum { MAX_TENSORS = 1 << 20 };
+
 /* A name in files and what it stands for. */
 typedef struct kedge_file_name {
   char name[KEDGE_NAME_SIZE];
@@ -90,6 +93,8 @@ static kedge_status add(kedge_params *p, kedge_role role, uint32_t layer) {
   if (strstr(item.pattern, "{e}")) item.parts = item.dims[0];
   item.decay = item.rank >= 2;
   uint32_t row = role < KEDGE_ROLE_GLOBAL_COUNT ? 0 : layer + 1;
+  if (p->tensors + item.parts > MAX_TENSORS)
+    return kedge_fail(KEDGE_ERR_UNSUPPORTED, "config.json: a model of more than %d tensors", MAX_TENSORS);
   p->index[row * KEDGE_ROLE_COUNT + role] = p->count + 1;
   p->items[p->count++] = item;
   p->tensors += item.parts;
