@@ -242,6 +242,15 @@ static kedge_status set_router_path(kedge_config_loader *loader, const char *res
   return kedge__config_router_field(loader, index, rest + 1, node);
 }
 
+/* A quoted value is YAML, and so is a list or a mapping, except where the key takes a text, such as a
+ * template that opens with {prompt}. Everything else stands for itself. */
+static bool reads_as_yaml(const char *name, const char *value) {
+  const kedge_config_key *key = find_key(name);
+  if (*value == '"' || *value == '\'') return true;
+  bool text = key && (key->kind == KEDGE_KIND_STRING || key->kind == KEDGE_KIND_PATH);
+  return (*value == '[' || *value == '{') && !text;
+}
+
 static kedge_status set_override(kedge_config_loader *loader, const char *override) {
   loader->override = override;
   loader->key = "";
@@ -252,9 +261,8 @@ static kedge_status set_override(kedge_config_loader *loader, const char *overri
   char *name = kedge_format("%.*s", (int)(equals - override > 4096 ? 4096 : equals - override), override);
   if (!name) return KEDGE_ERR_MEMORY;
   kedge_yaml yaml;
-  kedge_status status = *value == '[' || *value == '{'
-                            ? kedge__yaml_parse(&yaml, "value", value, strlen(value))
-                            : kedge__yaml_plain(&yaml, value);
+  kedge_status status = reads_as_yaml(name, value) ? kedge__yaml_parse(&yaml, "value", value, strlen(value))
+                                                   : kedge__yaml_plain(&yaml, value);
   if (status == KEDGE_OK) {
     loader->yaml = &yaml;
     loader->key = name;

@@ -138,10 +138,26 @@ static kedge_config_router *find_router(kedge_config *config, int intervention) 
   return NULL;
 }
 
+/* Keys of an entry that names no intervention would have no effect. Naming "none" switches an entry off. */
+static kedge_status check_named(kedge_config_loader *loader, size_t index) {
+  const uint32_t given = loader->router_given[index];
+  for (size_t i = 0; i < kedge__router_key_count; i++)
+    if (given >> i & 1 && !strcmp(kedge__router_keys[i].name, "intervention")) return KEDGE_OK;
+  for (size_t i = 0; i < kedge__router_key_count; i++) {
+    char text[160];
+    if (!(given >> i & 1)) continue;
+    snprintf(text, sizeof text, "%s is given and no intervention that would use it",
+             kedge__router_keys[i].name);
+    return kedge__config_conflict(loader, "router", text);
+  }
+  return KEDGE_OK;
+}
+
 /* Effective coefficients, and a note for every key that was given and that its intervention does not read. */
 static kedge_status resolve_router(kedge_config_loader *loader, size_t index) {
   kedge_config_router *router = &loader->config->router.items[index];
   const char *name = kedge_config_value_name("router.intervention", router->intervention);
+  KEDGE_TRY(check_named(loader, index));
   for (size_t i = 0; i < kedge__router_key_count; i++) {
     const char *key = kedge__router_keys[i].name;
     bool given = loader->router_given[index] >> i & 1;

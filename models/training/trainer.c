@@ -9,10 +9,13 @@
 #include "models/training/step.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 typedef struct run {
   const kedge_config *config;
@@ -27,6 +30,7 @@ typedef struct run {
   kedge_notes notes;
   uint32_t notes_shown;
   char *yaml;
+  int lock; /* descriptor of output_dir, -1: none */
   kedge_train_result result;
   uint64_t saved; /* step of the newest checkpoint of this process */
 } run;
@@ -43,10 +47,11 @@ static void show_notes(run *r) {
  * ------------------------------------------------------------------------------------------------------------
  */
 
+/* An empty file counts for nothing: a run that failed in its first update leaves one. */
 static bool exists(const char *folder, const char *name) {
   struct stat info;
   char *path = kedge_path_join(folder, name);
-  bool found = path && !stat(path, &info);
+  bool found = path && !stat(path, &info) && info.st_size > 0;
   kedge_free(path);
   return found;
 }
@@ -75,6 +80,18 @@ static kedge_status check_output(run *r, const char *checkpoint) {
                    out);
   kedge_free(found);
   return status;
+}
+
+/* Makes output_dir and holds it against a second run until this process lets go. A file system without locks
+ * is no reason to refuse. */
+static kedge_status lock_output(run *r) {
+  const char *out = r->config->output_dir;
+  KEDGE_TRY(kedge_folder_make(out));
+  r->lock = open(out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (r->lock < 0) return kedge_fail(KEDGE_ERR_IO, "output_dir %s: %s", out, strerror(errno));
+  if (flock(r->lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "output_dir %s: another run is at work there", out);
+  return KEDGE_OK;
 }
 
 /* The checkpoint to resume from; *path is new memory, NULL for a fresh start. */
@@ -157,7 +174,8 @@ static kedge_status start(run *r) {
   if (status == KEDGE_OK) status = find_checkpoint(r, &checkpoint);
   if (status == KEDGE_OK) status = check_output(r, checkpoint);
   if (status == KEDGE_OK) status = kedge_setup_init(&r->setup, r->config, r->hooks->note, r->hooks->context);
-  if (status == KEDGE_OK) status = kedge_folder_make(r->config->output_dir);
+  if (status == KEDGE_OK) status = lock_output(r);
+  if (status == KEDGE_OK) status = check_output(r, checkpoint); /* once more: nobody else writes now */
   if (status == KEDGE_OK) status = make_batches(r);
   if (status == KEDGE_OK) status = kedge_stepper_init(&r->stepper, &r->setup);
   if (status == KEDGE_OK) status = describe(r);
@@ -288,7 +306,10 @@ static kedge_status finish(run *r) {
 
 kedge_status kedge_train(const kedge_config *config, const kedge_train_hooks *hooks,
                          kedge_train_result *result) {
-  run r = {.config = config, .hooks = hooks, .result = {.loss = (double)NAN, .eval_loss = (double)NAN}};
+  run r = {.config = config,
+           .hooks = hooks,
+           .lock = -1,
+           .result = {.loss = (double)NAN, .eval_loss = (double)NAN}};
   kedge_status status = start(&r);
   if (status == KEDGE_OK) status = loop(&r);
   if (status == KEDGE_OK) status = finish(&r);
@@ -306,6 +327,7 @@ kedge_status kedge_train(const kedge_config *config, const kedge_train_hooks *ho
   kedge_run_record_destroy(&r.record);
   kedge_notes_destroy(&r.notes);
   kedge_free(r.yaml);
+  if (r.lock >= 0) close(r.lock);
   if (result) *result = r.result;
   return status;
 }
