@@ -172,6 +172,7 @@ static kedge_status compute(const generate_command *o, generate_state *s, const 
   if (s->tokenizer && s->count) KEDGE_TRY(print_more(s, true));
   if (s->count) printf("\n");
   fflush(stdout);
+  if (ferror(stdout)) return kedge_fail(KEDGE_ERR_IO, "standard output: writing failed");
   KEDGE_TRY(status);
   /* The first token comes of the prompt's pass, each further one of its own. */
   double rate =

@@ -29,6 +29,26 @@ kedge_status input_config(const char *path, kedge_hf_config *config) {
   return status;
 }
 
+static bool same_place(const char *a, const char *b) {
+  struct stat x, y;
+  return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+kedge_status input_spare(const char *out, const char *model, const char *const *data, size_t data_count) {
+  for (size_t i = 0; i < data_count; i++)
+    if (same_place(out, data[i]))
+      return kedge_fail(KEDGE_ERR_ARGUMENT, "--out %s would replace the data that is read", out);
+  char *folder = kedge_strdup(out);
+  if (!folder) return KEDGE_ERR_MEMORY;
+  char *slash = strrchr(folder, '/');
+  if (slash) slash[slash == folder] = 0;
+  bool inside = model && same_place(slash ? folder : ".", model);
+  kedge_free(folder);
+  struct stat info;
+  if (!inside || stat(out, &info)) return KEDGE_OK;
+  return kedge_fail(KEDGE_ERR_ARGUMENT, "--out %s would replace a file of the model", out);
+}
+
 kedge_status input_ids(const char *text, uint32_t vocabulary, int32_t **ids, size_t *count) {
   size_t capacity = 1;
   for (const char *c = text; *c; c++) capacity += *c == ',';

@@ -13,6 +13,10 @@ bool input_is_folder(const char *path);
 /* The config of a model directory, or of a config.json by itself. Destroyed by the caller. */
 kedge_status input_config(const char *path, kedge_hf_config *config);
 
+/* ERR_ARGUMENT if writing `out` would replace one of the inputs: a data file, or a file of a model directory.
+ * `model` may be NULL. */
+kedge_status input_spare(const char *out, const char *model, const char *const *data, size_t data_count);
+
 /* "1,2,3" as ids below `vocabulary`; new memory, freed by kedge_free. ERR_ARGUMENT names the place. */
 kedge_status input_ids(const char *text, uint32_t vocabulary, int32_t **ids, size_t *count);
 

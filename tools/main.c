@@ -4,6 +4,7 @@
 #include "tools/cli.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,7 +90,15 @@ static void settle_openmp(char **argv) {
   if (setenv("OMP_WAIT_POLICY", "passive", 1) == 0) execv("/proc/self/exe", argv);
 }
 
+/* With a standard stream closed, the next file opened would take its number, and messages would land in it.
+ * Each is held by a device in the direction that fails, so that reading and writing still report an error. */
+static void hold_standard_streams(void) {
+  for (int fd = 0; fd < 3; fd++)
+    if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_RDONLY : O_WRONLY) != fd) return;
+}
+
 int main(int argc, char **argv) {
+  hold_standard_streams();
   settle_openmp(argv);
   int code = dispatch(argc, argv);
   /* A full disk or a closed pipe must not look like success. */

@@ -3,6 +3,7 @@
  * (models/routing/prior.h). */
 #include "models/training/setup.h"
 #include "tools/cli.h"
+#include "tools/inputs.h"
 #include "tools/interrupt.h"
 #include "tools/progress.h"
 
@@ -22,6 +23,14 @@ static bool advanced(void *context, uint64_t samples, uint64_t total, uint64_t t
   return !interrupt_requested();
 }
 
+static kedge_status spare_inputs(const kedge_config *config, const char *out) {
+  for (size_t i = 0; i < config->dataset.count; i++) {
+    const char *path = config->dataset.items[i].path;
+    KEDGE_TRY(input_spare(out, config->model_name_or_path, &path, 1));
+  }
+  return KEDGE_OK;
+}
+
 static kedge_status compute(const kedge_config *config, const char *out, uint32_t batch) {
   kedge_tokenizer *tokenizer = NULL;
   kedge_dataset *data = NULL;
@@ -30,11 +39,11 @@ static kedge_status compute(const kedge_config *config, const char *out, uint32_
   kedge_dtype dtype;
   kedge_status status;
   kedge_prior_identity identity = {.max_length = (uint32_t)config->max_length};
-  const kedge_open_options open = {.threads = (uint32_t)config->threads};
   KEDGE_GOTO(kedge_config_require(config, "model_name_or_path,dataset"), status, done);
   KEDGE_GOTO(kedge_setup_dtype(config, &dtype), status, done);
   KEDGE_GOTO(kedge_setup_data(config, &config->dataset, note, NULL, &tokenizer, &data), status, done);
-  KEDGE_GOTO(kedge_device_open(config->backend, &open, &device), status, done);
+  KEDGE_GOTO(spare_inputs(config, out), status, done);
+  KEDGE_GOTO(input_device(config->backend, config->threads, &device), status, done);
   KEDGE_GOTO(kedge_model_map(device, config->model_name_or_path, dtype, &model), status, done);
   KEDGE_GOTO(kedge_model_hash(model, identity.base), status, done);
   memcpy(identity.tokenizer, kedge_tokenizer_hash(tokenizer), 33);
@@ -76,23 +85,34 @@ static void add(cli_list *list, const char *key, const char *value) {
   if (text) list->items[list->count++] = text;
 }
 
-/* The same with the value quoted, for free text. */
-static void add_quoted(cli_list *list, const char *key, const char *value) {
+/* The same with a value that must not be read as YAML, quoted. False: not UTF-8, which no quoting makes a
+ * text. */
+static bool add_quoted(cli_list *list, const char *key, const char *value) {
   json_t *text = json_string(value);
   char *quoted = text ? json_dumps(text, JSON_ENCODE_ANY) : NULL;
   if (quoted) add(list, key, quoted);
   free(quoted);
   json_decref(text);
+  if (text) return true;
+  kedge_fail(KEDGE_ERR_ARGUMENT, "\"%.120s\" is not valid UTF-8", value);
+  return false;
 }
 
 /* The data files as one override, a list in flow form. */
-static void add_files(cli_list *list, const cli_list *files) {
+static bool add_files(cli_list *list, const cli_list *files) {
   json_t *array = json_array();
-  for (size_t i = 0; i < files->count; i++) json_array_append_new(array, json_string(files->items[i]));
+  bool valid = true;
+  for (size_t i = 0; i < files->count && valid; i++) {
+    json_t *path = json_string(files->items[i]);
+    valid = path != NULL;
+    if (!valid) kedge_fail(KEDGE_ERR_ARGUMENT, "--data: \"%.120s\" is not valid UTF-8", files->items[i]);
+    json_array_append_new(array, path);
+  }
   char *flow = json_dumps(array, JSON_COMPACT);
-  if (flow && files->count) add(list, "dataset", flow);
+  if (flow && files->count && valid) add(list, "dataset", flow);
   free(flow);
   json_decref(array);
+  return valid;
 }
 
 int command_prior(int argc, char **argv) {
@@ -131,9 +151,9 @@ int command_prior(int argc, char **argv) {
   if (!cli_parse(&spec, argc, argv, &arguments, &code)) return code;
   cli_list overrides = {.count = 0};
   char number[24];
-  if (model) add(&overrides, "model_name_or_path", model);
-  add_files(&overrides, &files);
-  if (template) add_quoted(&overrides, "prompt_template", template);
+  bool valid = (!model || add_quoted(&overrides, "model_name_or_path", model)) &&
+               add_files(&overrides, &files) &&
+               (!template || add_quoted(&overrides, "prompt_template", template));
   if (backend) add(&overrides, "backend", backend);
   if (dtype) add(&overrides, "dtype", dtype);
   if (max_length)
@@ -141,7 +161,7 @@ int command_prior(int argc, char **argv) {
   if (threads)
     snprintf(number, sizeof number, "%lld", (long long)threads), add(&overrides, "threads", number);
   interrupt_listen();
-  kedge_status status = run(config, &overrides, out, batch);
+  kedge_status status = valid ? run(config, &overrides, out, batch) : KEDGE_ERR_ARGUMENT;
   for (size_t i = 0; i < overrides.count; i++) kedge_free((void *)(uintptr_t)overrides.items[i]);
   return cli_finish("prior", status);
 }

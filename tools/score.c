@@ -101,6 +101,7 @@ static kedge_status run(const score_options *o) {
   kedge_score_samples samples = {0};
   if (!o->tokens == !o->data.count)
     return kedge_fail(KEDGE_ERR_ARGUMENT, "expected either --data or --tokens");
+  KEDGE_TRY(input_spare(o->out, o->model, o->data.items, o->data.count));
   KEDGE_TRY(kedge_hf_config_load(o->model, &config));
   interrupt_listen();
   kedge_status status = input_dtype(o->dtype, &config, &dtype);
