@@ -41,6 +41,11 @@ for file in $sources; do
   head -n 2 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' || offence "$file: no licence line at the top"
 done
 
+# What the root holds; build folders and outputs aside, which are ignored.
+found=$(git ls-files 2>/dev/null | sed 's#/.*##' | sort -u | grep -vxE '\.ci|\.clang-format|\.gitignore|CMakeLists\.txt|CMakePresets\.json|LICENSE|README\.md|backends|cmake|core|docs|models|tests|tools' || true)
+[ -z "$found" ] || offence "$found
+  ^ does not belong in the root"
+
 # The patterns are pieced together, so that this file does not hold what it looks for.
 machine='(^|[^A-Za-z0-9_.$}])/(wo''rk|ho''me|ro''ot)/[A-Za-z]'
 later='TO''DO|FIX''ME|XX''X:'
