@@ -87,7 +87,11 @@ static int dispatch(int argc, char **argv) {
  * for passive waiting and starts itself again; a user's own settings stand. */
 static void settle_openmp(char **argv) {
   if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
-  if (setenv("OMP_WAIT_POLICY", "passive", 1) == 0) execv("/proc/self/exe", argv);
+  char path[4096]; /* by its own name, which tools like top show */
+  ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+  if (length <= 0 || setenv("OMP_WAIT_POLICY", "passive", 1)) return;
+  path[length] = 0;
+  execv(path, argv);
 }
 
 /* With a standard stream closed, the next file opened would take its number, and messages would land in it.
