@@ -162,6 +162,89 @@ static bool all_below(const char *text, size_t length, uint32_t limit) {
   return true;
 }
 
+/* Code points under work; `codes` grows. */
+typedef struct code_list {
+  utf8proc_int32_t *codes;
+  size_t count, capacity;
+} code_list;
+
+static int combining_class(utf8proc_int32_t code) {
+  return code < 0x300 ? 0 : utf8proc_get_property(code)->combining_class;
+}
+
+/* Appends the decomposition of every character, in the order of the text. */
+static kedge_status decompose(const char *text, size_t length, utf8proc_option_t option, code_list *list) {
+  int boundary = 0;
+  for (size_t at = 0; at < length;) {
+    uint32_t code;
+    at += kedge__utf8_decode(text + at, &code);
+    for (;;) {
+      size_t room = list->capacity - list->count;
+      utf8proc_ssize_t size = utf8proc_decompose_char((utf8proc_int32_t)code, list->codes + list->count,
+                                                      (utf8proc_ssize_t)room, option, &boundary);
+      if (size < 0)
+        return kedge_fail(KEDGE_ERR_FORMAT, "Unicode normalisation failed: %s", utf8proc_errmsg(size));
+      if ((size_t)size <= room) {
+        list->count += (size_t)size;
+        break;
+      }
+      size_t capacity = list->capacity * 2 + (size_t)size;
+      utf8proc_int32_t *grown = kedge_realloc(list->codes, capacity, sizeof *grown);
+      if (!grown) return KEDGE_ERR_MEMORY;
+      list->codes = grown;
+      list->capacity = capacity;
+    }
+  }
+  return KEDGE_OK;
+}
+
+/* Sorts a run of marks by their classes and keeps the order within a class. A short run is sorted in place; a
+ * long one, which only hostile text has, by counting, so that it takes no more than linear time. */
+static kedge_status order_run(utf8proc_int32_t *codes, size_t count) {
+  enum { SHORT_RUN = 32, CLASSES = 256 };
+  if (count <= SHORT_RUN) {
+    for (size_t i = 1; i < count; i++) {
+      utf8proc_int32_t code = codes[i];
+      size_t at = i;
+      for (; at && combining_class(codes[at - 1]) > combining_class(code); at--) codes[at] = codes[at - 1];
+      codes[at] = code;
+    }
+    return KEDGE_OK;
+  }
+  size_t starts[CLASSES + 1] = {0};
+  utf8proc_int32_t *copy = kedge_alloc(count, sizeof *copy);
+  if (!copy) return KEDGE_ERR_MEMORY;
+  memcpy(copy, codes, count * sizeof *copy);
+  for (size_t i = 0; i < count; i++) starts[combining_class(copy[i]) + 1]++;
+  for (int i = 0; i < CLASSES; i++) starts[i + 1] += starts[i];
+  for (size_t i = 0; i < count; i++) codes[starts[combining_class(copy[i])]++] = copy[i];
+  kedge_free(copy);
+  return KEDGE_OK;
+}
+
+/* Canonical order: between two characters of class 0, marks stand in the order of their classes. */
+static kedge_status order_marks(code_list *list) {
+  for (size_t at = 0, end; at < list->count; at = end + 1) {
+    for (end = at; end < list->count && combining_class(list->codes[end]); end++) {
+    }
+    if (end - at > 1) KEDGE_TRY(order_run(list->codes + at, end - at));
+  }
+  return KEDGE_OK;
+}
+
+/* Appends the composition of ordered code points. */
+static kedge_status compose(utf8proc_int32_t *codes, size_t length, utf8proc_option_t option,
+                            kedge__bytes *out) {
+  utf8proc_ssize_t count = utf8proc_normalize_utf32(codes, (utf8proc_ssize_t)length, option);
+  if (count < 0)
+    return kedge_fail(KEDGE_ERR_FORMAT, "Unicode normalisation failed: %s", utf8proc_errmsg(count));
+  for (utf8proc_ssize_t i = 0; i < count; i++) {
+    char bytes[4];
+    KEDGE_TRY(kedge__bytes_append(out, bytes, kedge__utf8_encode((uint32_t)codes[i], bytes)));
+  }
+  return KEDGE_OK;
+}
+
 kedge_status kedge__normalize(kedge__form form, const char *text, size_t length, kedge__bytes *out) {
   if (all_below(text, length, form == KEDGE__NFC ? 0x300 : 0x80))
     return kedge__bytes_append(out, text, length);
@@ -172,22 +255,21 @@ kedge_status kedge__normalize(kedge__form form, const char *text, size_t length,
       [KEDGE__NFKD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT,
   };
   utf8proc_option_t option = (utf8proc_option_t)options[form];
-  const utf8proc_uint8_t *in = (const utf8proc_uint8_t *)text;
-  utf8proc_ssize_t count = utf8proc_decompose(in, (utf8proc_ssize_t)length, NULL, 0, option);
-  if (count < 0)
-    return kedge_fail(KEDGE_ERR_FORMAT, "Unicode normalisation failed: %s", utf8proc_errmsg(count));
-  utf8proc_int32_t *codes = kedge_alloc((size_t)count + 1, sizeof *codes);
-  if (!codes) return KEDGE_ERR_MEMORY;
-  count = utf8proc_decompose(in, (utf8proc_ssize_t)length, codes, count, option);
-  if (count >= 0) count = utf8proc_normalize_utf32(codes, count, option);
+  /* utf8proc's own ordering of marks is quadratic in the length of a run: only its tables are used here. */
+  code_list list = {.capacity = length};
   kedge_status status = KEDGE_OK;
-  if (count < 0)
-    status = kedge_fail(KEDGE_ERR_FORMAT, "Unicode normalisation failed: %s", utf8proc_errmsg(count));
-  for (utf8proc_ssize_t i = 0; i < count && status == KEDGE_OK; i++) {
-    char bytes[4];
-    status = kedge__bytes_append(out, bytes, kedge__utf8_encode((uint32_t)codes[i], bytes));
+  list.codes = kedge_alloc(length, sizeof *list.codes);
+  if (!list.codes) return KEDGE_ERR_MEMORY;
+  KEDGE_GOTO(decompose(text, length, option, &list), status, end);
+  KEDGE_GOTO(order_marks(&list), status, end);
+  for (size_t at = 0, stop; at < list.count && status == KEDGE_OK; at = stop) {
+    /* utf8proc lets U+11A7, which composes with nothing, vanish behind a Hangul syllable: it begins anew. */
+    for (stop = at + 1; stop < list.count && list.codes[stop] != 0x11A7; stop++) {
+    }
+    status = compose(list.codes + at, stop - at, option, out);
   }
-  kedge_free(codes);
+end:
+  kedge_free(list.codes);
   return status;
 }
 
