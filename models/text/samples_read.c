@@ -65,9 +65,14 @@ static kedge_status encode(const kedge_dataset_options *o, const kedge_rendering
     bool trained = part->trained || o->loss_on_all, last = p + 1 == rendering->part_count;
     int32_t *ids = NULL;
     size_t count = 0, from = 0;
+    /* Ids are to be those of the whole text: some tokenizers put a space before every text. */
+    unsigned flags = KEDGE_ENCODE_SPECIAL;
+    if (part->start) flags |= KEDGE_ENCODE_LATER;
+    if (part->start && t->count && !kedge_tokenizer_is_special(o->tokenizer, t->ids[t->count - 1]))
+      flags |= KEDGE_ENCODE_CONTINUE;
     if (part->length)
-      KEDGE_TRY(kedge_tokenizer_encode(o->tokenizer, rendering->text + part->start, part->length,
-                                       KEDGE_ENCODE_SPECIAL, &ids, &count));
+      KEDGE_TRY(kedge_tokenizer_encode(o->tokenizer, rendering->text + part->start, part->length, flags, &ids,
+                                       &count));
     while (bos >= 0 && bos != eos && from < count && ids[from] == bos) from++;
     if (bos >= 0 && bos == eos && !p && from < count && ids[from] == bos) from++;
     kedge_status status = tokens_add(t, ids + from, count - from, part->span, trained);

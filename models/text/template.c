@@ -9,12 +9,18 @@
 
 /* Text around the content of a turn. Assistant turns are split: header | before content end | after. */
 struct kedge_chat_template {
-  const char *name;
+  const char *name, *alias;
   const char *needs[3]; /* tokens that the tokenizer must have */
+  /* For "auto", where turns are marked by ordinary text: a part of the tokenizer's Jinja template, and a
+   * token that only tokenizers of other templates have. */
+  const char *mark, *lacks;
+  const char *begin; /* opens every conversation; NULL: nothing */
   const char
       *default_system; /* content of the system turn where a conversation has none; NULL: no such turn */
   const char *system[2], *user[2];
   const char *header, *before, *end, *after;
+  const char *between;    /* after an assistant turn, if another turn follows; NULL: nothing */
+  bool system_opens_user; /* the text of a system turn stands at the start of the user turn after it */
 };
 
 #define DEEPSEEK_BOS                                                                                         \
@@ -24,10 +30,11 @@ struct kedge_chat_template {
   "<\xef\xbd\x9c"                                                                                            \
   "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"
 
-/* Qwen's ChatML without its optional think blocks; Moonlight's; DeepSeek-V2's, whose BOS comes from the
- * tokenizer. */
+/* Qwen's ChatML without its optional think blocks; Moonlight's; DeepSeek-V2's; Granite 3.0's; that of Mixtral
+ * and the first Mistral models; that of Tulu 2 and OLMoE. */
 static const kedge_chat_template templates[] = {
     {.name = "chatml",
+     .alias = "qwen",
      .needs = {"<|im_start|>", "<|im_end|>"},
      .system = {"<|im_start|>system\n", "<|im_end|>\n"},
      .user = {"<|im_start|>user\n", "<|im_end|>\n"},
@@ -46,12 +53,47 @@ static const kedge_chat_template templates[] = {
      .after = ""},
     {.name = "deepseek",
      .needs = {DEEPSEEK_BOS, DEEPSEEK_EOS},
+     .begin = DEEPSEEK_BOS,
      .system = {"", "\n\n"},
      .user = {"User: ", "\n\n"},
      .header = "Assistant:",
      .before = " ",
      .end = DEEPSEEK_EOS,
      .after = ""},
+    {.name = "granite",
+     .needs = {"<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>"},
+     .system = {"<|start_of_role|>system<|end_of_role|>", "<|end_of_text|>\n"},
+     .user = {"<|start_of_role|>user<|end_of_role|>", "<|end_of_text|>\n"},
+     .header = "<|start_of_role|>assistant<|end_of_role|>",
+     .before = "",
+     .end = "<|end_of_text|>",
+     .after = "\n"},
+    {.name = "mistral",
+     .alias = "mixtral",
+     .needs = {"<s>", "</s>"},
+     .mark = " [INST] ",
+     .lacks = "[INST]",
+     .begin = "<s>",
+     .system = {" [INST] ", "\n\n"},
+     .user = {" [INST] ", " [/INST]"},
+     .header = "",
+     .before = " ",
+     .end = "</s>",
+     .after = "",
+     .system_opens_user = true},
+    {.name = "tulu",
+     .alias = "olmoe",
+     .needs = {"<|endoftext|>"},
+     .mark = "<|user|>",
+     .lacks = "<|user|>",
+     .begin = "<|endoftext|>",
+     .system = {"<|system|>\n", "\n"},
+     .user = {"<|user|>\n", "\n"},
+     .header = "<|assistant|>\n",
+     .before = "",
+     .end = "<|endoftext|>",
+     .after = "",
+     .between = "\n"},
 };
 enum { TEMPLATES = sizeof templates / sizeof *templates };
 
@@ -59,7 +101,8 @@ static const char placeholder[] = "{prompt}";
 
 void kedge_rendering_reset(kedge_rendering *rendering) {
   rendering->length = rendering->part_count = 0;
-  rendering->eos = false;
+  rendering->eos = rendering->opened = false;
+  rendering->owed = NULL;
 }
 
 void kedge_rendering_destroy(kedge_rendering *rendering) {
@@ -127,22 +170,39 @@ static bool has_tokens(const kedge_chat_template *chat, const kedge_tokenizer *t
   return true;
 }
 
+static bool is_automatic(const char *name) {
+  return !name || !strcmp(name, "auto");
+}
+
+static bool is_named(const kedge_chat_template *chat, const char *name) {
+  return !strcmp(name, chat->name) || (chat->alias && !strcmp(name, chat->alias));
+}
+
+/* True where nothing speaks against the template but a user's word. */
+static bool fits(const kedge_chat_template *chat, const kedge_tokenizer *tokenizer) {
+  const char *jinja = kedge_tokenizer_chat_template(tokenizer);
+  if (!has_tokens(chat, tokenizer)) return false;
+  return !chat->mark ||
+         (jinja && strstr(jinja, chat->mark) && kedge_tokenizer_id(tokenizer, chat->lacks) < 0);
+}
+
 kedge_status kedge_chat_template_check(const char *name) {
-  bool known = !name || !strcmp(name, "auto");
-  for (int i = 0; i < TEMPLATES; i++) known |= name && !strcmp(name, templates[i].name);
+  bool known = is_automatic(name);
+  for (int i = 0; i < TEMPLATES; i++) known |= name && is_named(&templates[i], name);
   if (known) return KEDGE_OK;
-  return kedge_fail(KEDGE_ERR_ARGUMENT,
-                    "chat template \"%.40s\": expected auto, chatml, moonlight or deepseek", name);
+  return kedge_fail(
+      KEDGE_ERR_ARGUMENT,
+      "chat template \"%.40s\": expected auto, chatml, moonlight, deepseek, granite, mistral or tulu", name);
 }
 
 kedge_status kedge_chat_template_choose(const char *name, const kedge_tokenizer *tokenizer,
                                         const kedge_chat_template **chosen) {
-  bool automatic = !name || !strcmp(name, "auto");
+  bool automatic = is_automatic(name);
   KEDGE_TRY(kedge_chat_template_check(name));
   for (int i = 0; i < TEMPLATES; i++) {
-    if (!automatic && strcmp(name, templates[i].name)) continue;
-    if (!has_tokens(&templates[i], tokenizer)) continue;
-    *chosen = &templates[i];
+    const kedge_chat_template *chat = &templates[i];
+    if (automatic ? !fits(chat, tokenizer) : !is_named(chat, name) || !has_tokens(chat, tokenizer)) continue;
+    *chosen = chat;
     return KEDGE_OK;
   }
   return kedge_fail(KEDGE_ERR_UNSUPPORTED,
@@ -165,25 +225,51 @@ static kedge_status plain_turn(kedge_rendering *r, const char *const around[2], 
   return question(r, around[1]);
 }
 
+/* What stands before any turn, a header alone included. */
+static kedge_status begin_turn(kedge_rendering *r, const kedge_chat_template *chat, const char *role) {
+  if (r->opened && strcmp(role, "user"))
+    return kedge_fail(KEDGE_ERR_FORMAT,
+                      "role \"%s\" after a system turn: in the built-in template %s a user turn must follow",
+                      role, chat->name);
+  if (r->owed) KEDGE_TRY(question(r, r->owed));
+  r->owed = NULL;
+  return KEDGE_OK;
+}
+
 kedge_status kedge_chat_render_header(kedge_rendering *r, const kedge_chat_template *chat) {
+  KEDGE_TRY(begin_turn(r, chat, "assistant"));
   return question(r, chat->header);
 }
 
-kedge_status kedge_chat_render(kedge_rendering *r, const kedge_chat_template *chat, bool first,
-                               const char *role, const char *content, size_t length, bool answer) {
-  bool system = !strcmp(role, "system");
-  if (first && !system && chat->default_system)
-    KEDGE_TRY(plain_turn(r, chat->system, chat->default_system, strlen(chat->default_system)));
-  if (system) return plain_turn(r, chat->system, content, length);
-  if (!strcmp(role, "user")) return plain_turn(r, chat->user, content, length);
-  if (strcmp(role, "assistant"))
-    return kedge_fail(KEDGE_ERR_FORMAT,
-                      "role \"%s\": the built-in template %s knows system, user and assistant", role,
-                      chat->name);
+static kedge_status render_answer(kedge_rendering *r, const kedge_chat_template *chat, const char *content,
+                                  size_t length, bool answer) {
   int8_t span = answer ? KEDGE_SPAN_A : KEDGE_SPAN_Q;
   KEDGE_TRY(question(r, chat->header));
   KEDGE_TRY(kedge_rendering_add(r, chat->before, strlen(chat->before), span, answer));
   KEDGE_TRY(kedge_rendering_add(r, content, length, span, answer));
   KEDGE_TRY(kedge_rendering_add(r, chat->end, strlen(chat->end), span, answer));
+  r->owed = chat->between;
   return chat->after[0] ? question(r, chat->after) : KEDGE_OK;
+}
+
+kedge_status kedge_chat_render(kedge_rendering *r, const kedge_chat_template *chat, bool first,
+                               const char *role, const char *content, size_t length, bool answer) {
+  bool system = !strcmp(role, "system");
+  KEDGE_TRY(begin_turn(r, chat, role));
+  if (first && chat->begin) KEDGE_TRY(question(r, chat->begin));
+  if (first && !system && chat->default_system)
+    KEDGE_TRY(plain_turn(r, chat->system, chat->default_system, strlen(chat->default_system)));
+  if (system) {
+    r->opened = chat->system_opens_user;
+    return plain_turn(r, chat->system, content, length);
+  }
+  if (!strcmp(role, "user")) {
+    const char *const around[] = {r->opened ? "" : chat->user[0], chat->user[1]};
+    r->opened = false;
+    return plain_turn(r, around, content, length);
+  }
+  if (!strcmp(role, "assistant")) return render_answer(r, chat, content, length, answer);
+  return kedge_fail(KEDGE_ERR_FORMAT,
+                    "role \"%s\": the built-in template %s knows system, user and assistant", role,
+                    chat->name);
 }

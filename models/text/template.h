@@ -26,6 +26,8 @@ typedef struct kedge_rendering {
   kedge_text_part *parts;
   size_t part_count, part_capacity;
   bool eos; /* the end-of-sequence token follows the last part, unless that part ends with it already */
+  const char *owed; /* text of the chat template that comes before the next turn, if there is one; borrowed */
+  bool opened;      /* a system turn has opened the user turn that must follow */
 } kedge_rendering;
 
 void kedge_rendering_reset(kedge_rendering *rendering);
@@ -46,16 +48,18 @@ typedef struct kedge_chat_template kedge_chat_template;
 
 /* ERR_ARGUMENT unless `name` is NULL, "auto" or a built-in chat template. */
 kedge_status kedge_chat_template_check(const char *name);
-/* The built-in chat template of that name ("chatml", "moonlight", "deepseek"); NULL or "auto": the one whose
- * control tokens the tokenizer has. Errors: ERR_ARGUMENT for an unknown name, ERR_UNSUPPORTED where the
- * tokenizer lacks the tokens. */
+/* The built-in chat template of that name (chatml or qwen, moonlight, deepseek, granite, mistral or mixtral,
+ * tulu or olmoe); NULL or "auto": the one whose control tokens the tokenizer has, or, where turns are marked
+ * by ordinary text, whose marks its Jinja template has. Errors: ERR_ARGUMENT for an unknown name,
+ * ERR_UNSUPPORTED where the tokenizer lacks the tokens. */
 kedge_status kedge_chat_template_choose(const char *name, const kedge_tokenizer *tokenizer,
                                         const kedge_chat_template **chosen);
 const char *kedge_chat_template_name(const kedge_chat_template *chat);
 
 /* Appends one turn. `first` adds the template's default system turn where `role` is another one. An
  * assistant's content and end-of-turn token are answer, and trained, if `answer` is set; everything else is
- * question. ERR_FORMAT for a role other than system, user and assistant. */
+ * question. ERR_FORMAT for a role other than system, user and assistant, and for a system turn that is not
+ * followed by the user turn that it must be part of (mistral). */
 kedge_status kedge_chat_render(kedge_rendering *rendering, const kedge_chat_template *chat, bool first,
                                const char *role, const char *content, size_t length, bool answer);
 /* Appends the header of an assistant turn, for generation. */

@@ -222,7 +222,9 @@ static kedge_status encode_stretch(const kedge_tokenizer *tokenizer, kedge__work
  * the second. */
 static kedge_status encode_raw(const kedge_tokenizer *tokenizer, kedge__work *work, const char *text,
                                size_t length, bool at_start, unsigned flags) {
+  bool continues = at_start && flags & KEDGE_ENCODE_CONTINUE;
   if (tokenizer->normalizer.count) {
+    work->continues = continues;
     work->now.text.length = work->now.count = 0;
     KEDGE_TRY(kedge__bytes_append(&work->now.text, text, length));
     KEDGE_TRY(kedge__pieces_push(&work->now, 0, length));
@@ -235,7 +237,9 @@ static kedge_status encode_raw(const kedge_tokenizer *tokenizer, kedge__work *wo
   KEDGE_TRY(kedge__added_scan(tokenizer, 1, flags, text, length, &work->normalized));
   for (size_t i = 0; i < work->normalized.count; i++) {
     kedge__segment segment = work->normalized.data[i];
-    work->at_start = at_start && segment.start == 0;
+    work->at_start =
+        at_start && segment.start == 0 && !(flags & (KEDGE_ENCODE_LATER | KEDGE_ENCODE_CONTINUE));
+    work->continues = continues && segment.start == 0;
     if (segment.id >= 0)
       KEDGE_TRY(kedge__ids_push(&work->ids, segment.id));
     else

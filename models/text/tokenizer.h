@@ -34,7 +34,11 @@ enum {
                            * are not special are words of the vocabulary, and are) */
   KEDGE_ENCODE_SPECIAL = 1 << 0, /* special tokens written in the text become their ids */
   KEDGE_ENCODE_TEMPLATE =
-      1 << 1 /* the file's post-processor adds its tokens (BOS), as encode() of the reference does */
+      1 << 1, /* the file's post-processor adds its tokens (BOS), as encode() of the reference does */
+  KEDGE_ENCODE_LATER = 1 << 2,   /* the text is not the beginning of the whole: nothing goes before it that a
+                                  * tokenizer puts at the very start only */
+  KEDGE_ENCODE_CONTINUE = 1 << 3 /* nor what it puts before every stretch of text: no added token stands
+                                  * between this text and the one before */
 };
 
 /* Ids of UTF-8 `text` [length bytes]. *ids is new memory of *count entries, owned by the caller. Invalid

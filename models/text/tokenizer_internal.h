@@ -45,6 +45,7 @@ typedef struct kedge__segments {
 typedef struct kedge__work {
   kedge__pieces now, next; /* a stage reads `now`, writes `next`, and swaps what it wrote */
   bool at_start;           /* the first piece begins the whole text */
+  bool continues;          /* the first piece goes on where another text ended: nothing is put before it */
   kedge__segments raw, normalized;
   kedge__bytes text; /* a normalised segment */
   kedge__ids ids;

@@ -197,8 +197,7 @@ kedge_status kedge__stage_spell(const kedge__stage *stage, kedge__work *work) {
 
 static kedge_status prefix(const kedge__stage *stage, kedge__work *work, const char *text, size_t length,
                            size_t index, kedge__bytes *out) {
-  bool wanted =
-      stage->prepend == KEDGE__ALWAYS || (stage->prepend == KEDGE__FIRST && index == 0 && work->at_start);
+  bool wanted = stage->prepend == KEDGE__ALWAYS ? index || !work->continues : !index && work->at_start;
   bool there = length >= stage->content_length && !memcmp(text, stage->content, stage->content_length);
   if (length && wanted && !there) KEDGE_TRY(kedge__bytes_append(out, stage->content, stage->content_length));
   return kedge__bytes_append(out, text, length);
@@ -227,8 +226,8 @@ kedge_status kedge__stage_lowercase(const kedge__stage *stage, kedge__work *work
 
 static kedge_status put_before(const kedge__stage *stage, kedge__work *work, const char *text, size_t length,
                                size_t index, kedge__bytes *out) {
-  (void)work, (void)index;
-  if (length) KEDGE_TRY(kedge__bytes_append(out, stage->content, stage->content_length));
+  if (length && (index || !work->continues))
+    KEDGE_TRY(kedge__bytes_append(out, stage->content, stage->content_length));
   return kedge__bytes_append(out, text, length);
 }
 kedge_status kedge__stage_put_before(const kedge__stage *stage, kedge__work *work) {
