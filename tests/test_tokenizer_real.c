@@ -14,6 +14,7 @@
 
 #include "models/text/tokenizer.h"
 #include "tests/support/files.h"
+#include "tests/support/real_rows.h"
 
 /* The full-size tokenizers, opened once. `bare` is the ranks file alone, `qwen` the model's tokenizer from
  * the same file, `saved` the tokenizer.json that it was saved as. */
@@ -164,20 +165,8 @@ static void texts_of_our_own(void **state) {
 /* ---- Real text: the rows that tests/golden/make_tokenizer.py chooses
  * ------------------------------------------------------- */
 
-static void check_row(const json_t *row, const char *const fields[3], char **golden) {
-  char text[65536];
-  size_t length = 0;
-  bool any = false;
-  for (int i = 0; i < 3 && fields[i]; i++) {
-    const json_t *value = json_object_get(row, fields[i]);
-    if (!value) continue;
-    if (any) text[length++] = '\n';
-    any = true;
-    assert_true(length + json_string_length(value) + 2 < sizeof text);
-    memcpy(text + length, json_string_value(value), json_string_length(value));
-    length += json_string_length(value);
-  }
-  text[length] = 0;
+static void check_row(const char *text, size_t length, void *context) {
+  char **golden = context;
   check(all.qwen_bare, "qwen ranks", text, length, 0, *golden, true);
   check(all.gpt2_bare, "gpt2 ranks", text, length, 0, *golden + 17, true);
   check(all.qwen, "qwen", text, length, KEDGE_ENCODE_SPECIAL, *golden + 34, false);
@@ -188,37 +177,13 @@ static void check_row(const json_t *row, const char *const fields[3], char **gol
 
 static void real_rows(void **state) {
   (void)state;
-  static const struct {
-    const char *file;
-    size_t step;
-    const char *fields[3];
-  } sources[] = {{"data/math/gsm8k_train.jsonl", 10, {"question", "answer", NULL}},
-                 {"data/code/new_codealpaca.json", 7, {"instruction", "input", "output"}},
-                 {"data/general/mmlu_stem_test.jsonl", 7, {"question", NULL, NULL}},
-                 {"data/code/mbpp.jsonl", 4, {"text", "code", NULL}}};
   if (!all.qwen) skip();
-  size_t bytes, rows = 0;
+  size_t bytes;
   char *file = test_read(test_golden("tokenizer/real.tsv"), &bytes), *golden = strchr(file, '\n') + 1;
-  for (size_t s = 0; s < sizeof sources / sizeof *sources; s++) {
-    const char *path = test_shared(sources[s].file);
-    if (!path) skip();
-    char *data = test_read(path, &bytes), *line = data;
-    json_t *list = *data == '[' ? json_loads(data, 0, NULL) : NULL;
-    size_t count = list ? json_array_size(list) : SIZE_MAX;
-    for (size_t i = 0; i < count; i++) {
-      char *end = list ? NULL : strchr(line, '\n');
-      if (!list && !end) break;
-      if (i % sources[s].step == 0) {
-        json_t *row =
-            list ? json_incref(json_array_get(list, i)) : json_loadb(line, (size_t)(end - line), 0, NULL);
-        check_row(row, sources[s].fields, &golden);
-        json_decref(row);
-        rows++;
-      }
-      if (!list) line = end + 1;
-    }
-    json_decref(list);
-    free(data);
+  size_t rows = test_real_rows(check_row, &golden);
+  if (!rows) {
+    free(file);
+    skip();
   }
   assert_int_equal(rows, 2072);
   assert_int_equal(*golden, 0);
