@@ -22,6 +22,11 @@
 #define KEDGE_MODELS_H
 
 #include "core/kedge.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #include "models/decoder/initialise.h"
 #include "models/decoder/model.h"
 #include "models/decoder/pass.h"
@@ -32,5 +37,9 @@
 #include "models/text/tokenizer.h"
 #include "models/training/config.h"
 #include "models/training/trainer.h"
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -180,11 +180,16 @@ static void other_families(void **state) {
   assert_true(c.qkv_bias && noted(&c, "qkv_bias"));
   assert_int_equal(c.shared_expert_intermediate_size, 5632);
   kedge_hf_config_destroy(&c);
-  /* A family that the table of defaults does not know still parses; its family file decides. */
-  c = parse("{\"model_type\":\"new_moe\",\"hidden_size\":8,\"num_hidden_layers\":1,\"num_attention_heads\":2,"
-            "\"vocab_size\":9,\"hidden_act\":\"silu\",\"rope_theta\":1e4}");
-  assert_int_equal(c.num_experts, 0);
-  assert_int_equal(kedge_hf_sparse_layers(&c), 0);
+  /* An unknown family is told before anything else about its keys. */
+  static const char llama[] = "{\"model_type\":\"llama\",\"hidden_act\":\"relu\"}";
+  assert_int_equal(kedge_hf_config_parse(llama, sizeof llama - 1, "config.json", &c), KEDGE_ERR_UNSUPPORTED);
+  assert_non_null(strstr(kedge_message(), "\"llama\" is not a family"));
+  /* Python writes integers of any size: a tokenizer's "no limit". */
+  static const char big[] =
+      "{\"model_type\":\"qwen3_moe\",\"hidden_size\":64,\"num_hidden_layers\":4,"
+      "\"num_attention_heads\":4,\"vocab_size\":100,\"limit\":1000000000000000019884624838656}";
+  c = parse(big);
+  assert_int_equal(c.vocab_size, 100);
   kedge_hf_config_destroy(&c);
 }
 

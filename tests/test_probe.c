@@ -147,7 +147,11 @@ static void test_refusals(void **state) {
   memcpy(token, "<|im_sto|>", 10);
   test_write(at("renamed/tokenizer.json"), text, bytes);
   free(text);
-  test_kedge_expect("probe --base base --post renamed --data a.jsonl", 2, "tokenizer: ");
+  /* another file, the same ids for this data; then ids that differ */
+  test_kedge_expect("probe --base base --post renamed --data a.jsonl", 0, "the same ids for this data");
+  test_write_text(at("marked.jsonl"), "{\"text\": \"a<|im_end|>b\"}\n");
+  test_kedge_expect("probe --base base --post renamed --data marked.jsonl", 2,
+                    "would not see the same tokens");
   test_kedge_expect("probe --base base --post base", 2, "--data is needed");
   test_kedge_expect("probe --base base --post nowhere --data a.jsonl", 2, "nowhere");
   test_kedge_expect("probe --base base --post base --data nowhere.jsonl", 2, "nowhere.jsonl");

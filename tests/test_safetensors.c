@@ -133,7 +133,7 @@ static const hostile hostiles[] = {
      .data = 4},
     {"real dim", ONE("\"dtype\":\"F32\",\"shape\":[1.0],\"data_offsets\":[0,4]"), "a real number", .data = 4},
     {"dim over 64 bits", ONE("\"dtype\":\"F32\",\"shape\":[99999999999999999999],\"data_offsets\":[0,4]"),
-     "not valid JSON", .data = 4},
+     "expected an integer", .data = 4},
     {"rank 9", ONE("\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,1]"), "rank 9",
      .data = 1},
     {"product overflows", ONE("\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]"),

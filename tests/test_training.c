@@ -110,8 +110,7 @@ static void test_beta_zero(void **state) {
 static void test_prior_refuses(void **state) {
   (void)state;
   const char rpb[] = "router.intervention=rpb router.prior=prior.safetensors";
-  training_expect(2, "max_length 160, this run has 100", "train run.yaml output_dir=p1 %s max_length=100",
-                  rpb);
+  training_expect(2, "max_length 160, this run has 40", "train run.yaml output_dir=p1 %s max_length=40", rpb);
   training_expect(2, "prior of other data", "train run.yaml output_dir=p2 %s prompt_template='Q: {prompt}'",
                   rpb);
   training_expect(0, "", "init --config config.json --tokenizer '%s' --out other --seed 6",

@@ -33,6 +33,10 @@ static void print_interventions(const kedge_setup *s) {
 
 static void started(void *context, const kedge_setup *s, uint64_t updates, uint64_t done) {
   view *v = context;
+  char *resolved = kedge_config_yaml(s->config);
+  if (resolved) fputs(resolved, stdout);
+  fflush(stdout);
+  kedge_free(resolved);
   const kedge_dataset *train = kedge_setup_train(s);
   const kedge_params *p = &s->model->params;
   fprintf(stderr, "device: %s, storage %s\n", kedge_device_description(s->device),
@@ -92,10 +96,6 @@ static kedge_status run(const char *yaml, const cli_list *overrides) {
   kedge_config config;
   view v = {.started = false};
   KEDGE_TRY(kedge_config_load(&config, yaml, overrides->items, overrides->count));
-  char *text = kedge_config_yaml(&config);
-  if (text) fputs(text, stdout);
-  fflush(stdout);
-  kedge_free(text);
   for (size_t i = 0; i < config.notes.count; i++) note(&v, config.notes.items[i]);
   interrupt_listen();
   const kedge_train_hooks hooks = {.note = note,

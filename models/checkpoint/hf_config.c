@@ -491,6 +491,10 @@ static kedge_status read_root(reader *in) {
   KEDGE_TRY(text(in, "model_type", json_object_get(in->root, "model_type"), in->config->model_type));
   const char *defaults = kedge__hf_defaults(in->config->model_type),
              *implied = kedge__hf_implied(in->config->model_type);
+  if (!defaults && !implied)
+    return kedge_fail(KEDGE_ERR_UNSUPPORTED,
+                      "%s: key \"model_type\": \"%s\" is not a family that Kedge knows", in->name,
+                      in->config->model_type);
   if (defaults) KEDGE_TRY(kedge__json_parse(defaults, strlen(defaults), "defaults", &in->defaults));
   if (implied) KEDGE_TRY(kedge__json_parse(implied, strlen(implied), "defaults", &in->implied));
   for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) KEDGE_TRY(read_field(in, &fields[i]));

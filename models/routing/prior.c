@@ -201,15 +201,17 @@ static kedge_status check_identity(const kedge_prior *p, const kedge_prior_ident
     return kedge_fail(KEDGE_ERR_MISMATCH,
                       "%s: prior made with another tokenizer (hash %s, this model has %s)", path,
                       p->identity.tokenizer, id->tokenizer);
+  if (!strcmp(p->identity.data, id->data)) return KEDGE_OK;
   if (p->identity.max_length != id->max_length)
-    return kedge_fail(KEDGE_ERR_MISMATCH, "%s: prior made with max_length %u, this run has %u", path,
-                      p->identity.max_length, id->max_length);
-  if (strcmp(p->identity.data, id->data))
     return kedge_fail(
         KEDGE_ERR_MISMATCH,
-        "%s: prior of other data (hash %s, this run's samples have %s): other files, order or template", path,
-        p->identity.data, id->data);
-  return KEDGE_OK;
+        "%s: prior made with max_length %u, this run has %u, and some samples are cut otherwise; "
+        "`kedge prior --config RUN.yaml` takes the run's own",
+        path, p->identity.max_length, id->max_length);
+  return kedge_fail(
+      KEDGE_ERR_MISMATCH,
+      "%s: prior of other data (hash %s, this run's samples have %s): other files, order or template", path,
+      p->identity.data, id->data);
 }
 
 static kedge_status check_layers(const kedge_prior *p, const kedge_params *params) {

@@ -17,8 +17,7 @@ typedef struct kedge_probe {
 
 /* ERR_MISMATCH, naming both values, unless two model directories have the same family, layers, MoE layers,
  * experts, experts a token and hidden size, and their tokenizers give the same ids. Reads no weights. */
-kedge_status kedge_probe_check(const char *base, const char *post, const kedge_tokenizer *base_tokenizer,
-                               const kedge_tokenizer *post_tokenizer);
+kedge_status kedge_probe_check(const char *base, const char *post);
 
 /* Compares two traces of the same tokens; errors as kedge_retention_compare. The probe is the caller's to
  * destroy. */

@@ -40,9 +40,10 @@ typedef struct kedge_dataset {
 
 typedef struct kedge_dataset_options {
   const kedge_tokenizer *tokenizer;
-  uint32_t max_length; /* tokens; what is over is cut off at the right. 0: no limit */
-  bool loss_on_all;    /* every token is a target (completion_only_loss: false); spans stay as they are */
-  bool skip_bad_lines; /* count bad lines and go on */
+  uint32_t max_length;  /* tokens; what is over is cut off at the right. 0: no limit */
+  bool loss_on_all;     /* every token is a target (completion_only_loss: false); spans stay as they are */
+  bool messages_on_all; /* of conversations every turn is a target (assistant_only_loss: false) */
+  bool skip_bad_lines;  /* count bad lines and go on */
   int32_t
       eos; /* closes text and completions, -1: the tokenizer's (generation_config.json may name another) */
   const char *prompt_template; /* text with "{prompt}"; NULL: the bare prompt */

@@ -123,6 +123,7 @@ typedef struct reading {
   kedge__render_context render;
   kedge_rendering rendering;
   tokens tokens;
+  bool told_open; /* that answers have no end */
 } reading;
 
 static kedge_status note(const kedge_dataset_options *o, char *line) {
@@ -160,6 +161,12 @@ static kedge_status warn_excluded(reading *r, const char *name, uint64_t line) {
   return note(r->options, text);
 }
 
+/* Whether all turns of a conversation are targets, not the assistant's alone. */
+static bool train_on_turns(const kedge_dataset_options *o, const kedge__format *format) {
+  const char *name = kedge__format_name(format);
+  return o->messages_on_all && (!strcmp(name, "messages") || !strcmp(name, "sharegpt"));
+}
+
 /* Takes one record in. ERR_FORMAT of the record itself is told to the reader, which counts it or fails. */
 static kedge_status take_record(reading *r, kedge_jsonl *file, const char *name, json_t *record,
                                 uint64_t line, const kedge__format **format) {
@@ -171,8 +178,19 @@ static kedge_status take_record(reading *r, kedge_jsonl *file, const char *name,
                                               kedge__format_fields(*format))));
   }
   if (status == KEDGE_OK) status = kedge__format_render(*format, record, &r->render, &r->rendering);
+  for (size_t p = 0; status == KEDGE_OK && train_on_turns(r->options, *format) && p < r->rendering.part_count;
+       p++)
+    r->rendering.parts[p].trained = true;
   if (status == KEDGE_OK) status = encode(r->options, &r->rendering, &r->tokens);
   if (status != KEDGE_OK) return kedge_jsonl_reject(file, status);
+  if (!r->told_open && r->rendering.eos && r->options->eos < 0 &&
+      kedge_tokenizer_eos(r->options->tokenizer) < 0) {
+    r->told_open = true;
+    KEDGE_TRY(note(
+        r->options,
+        kedge_strdup("the tokenizer names no end-of-text token, so samples have no end that could be "
+                     "learned; name eos_token in tokenizer_config.json or eos_token_id in config.json")));
+  }
   const tokens *t = &r->tokens;
   bool kept;
   KEDGE_TRY(kedge_dataset_builder_add(r->builder, t->ids, t->spans, t->trained, t->count, line, &kept));
