@@ -5,8 +5,8 @@
 #include "models/checkpoint/convert.h"
 #include "models/checkpoint/hash.h"
 #include "models/checkpoint/writer.h"
+#include "models/decoder/rope.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -20,22 +20,23 @@ kedge_dtype kedge_model_file_dtype(const kedge_hf_config *config) {
   return strcmp(config->dtype, "bfloat16") ? KEDGE_F32 : KEDGE_BF16;
 }
 
-/* Rotary frequencies theta^(-2i/d), i < d/2; f64 in an f64 model. */
+/* The table of rotary frequencies; f64 in an f64 model. */
 static kedge_status make_inv_freq(kedge_model *m) {
   const uint32_t half = m->config.head_dim / 2;
-  const size_t size = kedge_dtype_size(m->dtype == KEDGE_F64 ? KEDGE_F64 : KEDGE_F32);
-  void *table = kedge_alloc(half, size);
-  if (!table) return KEDGE_ERR_MEMORY;
-  for (uint32_t i = 0; i < half; i++) {
-    double frequency = pow(m->config.rope.theta, -2.0 * i / (double)m->config.head_dim);
-    if (m->dtype == KEDGE_F64)
-      ((double *)table)[i] = frequency;
-    else
-      ((float *)table)[i] = (float)frequency;
+  double *wide = kedge_alloc(half, sizeof *wide);
+  float *narrow = kedge_alloc(half, sizeof *narrow);
+  kedge_status status = wide && narrow ? KEDGE_OK : KEDGE_ERR_MEMORY;
+  if (status == KEDGE_OK) {
+    const bool f64 = m->dtype == KEDGE_F64;
+    const size_t bytes = half * (f64 ? sizeof *wide : sizeof *narrow);
+    kedge_rope_frequencies(&m->config.rope, m->config.head_dim, wide);
+    for (uint32_t i = 0; i < half; i++) narrow[i] = (float)wide[i];
+    status = kedge_buffer_new(m->device, bytes, &m->inv_freq);
+    if (status == KEDGE_OK)
+      status = kedge_buffer_write(m->inv_freq, 0, f64 ? (void *)wide : (void *)narrow, bytes);
   }
-  kedge_status status = kedge_buffer_new(m->device, half * size, &m->inv_freq);
-  if (status == KEDGE_OK) status = kedge_buffer_write(m->inv_freq, 0, table, half * size);
-  kedge_free(table);
+  kedge_free(wide);
+  kedge_free(narrow);
   return status;
 }
 

@@ -7,6 +7,7 @@
 #include "models/decoder/family.h"
 
 #include "core/args.h"
+#include "models/decoder/rope.h"
 
 #include <math.h>
 
@@ -34,9 +35,10 @@ static const kedge_tensor_name names[] = {
 static const char *const ignored[] = {".rotary_emb.inv_freq", NULL};
 
 static kedge_status options(const kedge_hf_config *config, kedge_family_options *o) {
+  const double magnitude = kedge_rope_magnitude(&config->rope);
   *o = (kedge_family_options){
       .qk_norm = true,
-      .attention_scale = 1.0 / sqrt((double)config->head_dim),
+      .attention_scale = magnitude * magnitude / sqrt((double)config->head_dim),
       .score_kind = KEDGE_SCORE_SOFTMAX,
       .gate_normalise = config->norm_topk_prob,
       .gate_alpha = 1.0,
