@@ -22,6 +22,9 @@ typedef uint32_t kedge_u32;
 /* Kinds of router score. */
 #define KEDGE_SCORE_SOFTMAX 0u
 #define KEDGE_SCORE_SIGMOID 1u
+/* What a group of experts is ranked by: its best score, or the sum of its two best. */
+#define KEDGE_GROUP_MAX 0u
+#define KEDGE_GROUP_TWO 1u
 
 /* One row a struct. */
 /* clang-format off */
@@ -31,6 +34,8 @@ KEDGE_ARGS(spread) { kedge_u32 n, pad; };
 KEDGE_ARGS(add) { kedge_u32 n, pad; };
 KEDGE_ARGS(mul) { kedge_u32 n, pad; };
 KEDGE_ARGS(scale) { kedge_u32 n, pad; kedge_real factor; };
+KEDGE_ARGS(clamp) { kedge_u32 n, pad; kedge_real limit; };
+KEDGE_ARGS(clamp_grad) { kedge_u32 n, pad; kedge_real limit; };
 KEDGE_ARGS(swiglu) { kedge_u32 n, pad; };
 KEDGE_ARGS(swiglu_grad) { kedge_u32 n, pad; };
 KEDGE_ARGS(swiglu_gated) { kedge_u32 rows, cols, experts, pad; }; /* slots of weights: as many as rows */
@@ -55,6 +60,9 @@ KEDGE_ARGS(attention) { kedge_u32 tokens, heads, kv_heads, dim_qk, dim_v, pad; k
 KEDGE_ARGS(attention_grad) { kedge_u32 tokens, heads, kv_heads, dim_qk, dim_v, pad; kedge_real scale; };
 KEDGE_ARGS(attention_cached) { kedge_u32 queries, heads, kv_heads, dim_qk, dim_v, capacity; kedge_real scale; };
 
+KEDGE_ARGS(repeat) { kedge_u32 rows, cols, times, pad; };
+KEDGE_ARGS(fold) { kedge_u32 rows, cols, times, pad; };
+
 KEDGE_ARGS(gather_rows) { kedge_u32 rows, cols, experts, topk; };
 KEDGE_ARGS(combine_rows) { kedge_u32 tokens, cols, topk, pad; };
 KEDGE_ARGS(embed) { kedge_u32 tokens, cols, vocab, pad; };
@@ -69,7 +77,7 @@ KEDGE_ARGS(sum_squares) { kedge_u32 n, pad; };
 
 KEDGE_ARGS(scores) { kedge_u32 tokens, experts, kind, pad; };
 KEDGE_ARGS(scores_grad) { kedge_u32 tokens, experts, kind, pad; };
-KEDGE_ARGS(topk) { kedge_u32 tokens, experts, k, pad; };
+KEDGE_ARGS(topk) { kedge_u32 tokens, experts, k, groups, topk_groups, group_kind; }; /* groups of experts / groups each */
 KEDGE_ARGS(dispatch) { kedge_u32 tokens, k, experts, pad; };
 KEDGE_ARGS(gates) { kedge_u32 tokens, experts, k, kind, normalise, pad; kedge_real alpha, epsilon; };
 KEDGE_ARGS(gates_grad) { kedge_u32 tokens, experts, k, kind, normalise, pad; kedge_real alpha, epsilon; };

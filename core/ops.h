@@ -27,6 +27,7 @@ kedge_value kedge_spread(kedge_graph *g, kedge_value x, uint32_t rank,
 kedge_value kedge_add(kedge_graph *g, kedge_value a, kedge_value b);
 kedge_value kedge_mul(kedge_graph *g, kedge_value a, kedge_value b);
 kedge_value kedge_scale(kedge_graph *g, kedge_value x, double factor);
+kedge_value kedge_clamp(kedge_graph *g, kedge_value x, double limit);       /* to [-limit, limit] */
 kedge_value kedge_swiglu(kedge_graph *g, kedge_value gate, kedge_value up); /* silu(gate) * up */
 
 /* A token-to-expert plan: ids of kedge_topk sorted by expert (kedge_dispatch). */
@@ -90,6 +91,10 @@ kedge_value kedge_attention_cached(kedge_graph *g, kedge_value q, kedge_value k_
                                    kedge_value base, kedge_value length,
                                    const kedge_attention_options *options);
 
+/* heads: x [...,D] <-> [...,times*D] */
+kedge_value kedge_repeat(kedge_graph *g, kedge_value x, uint32_t times);
+kedge_value kedge_fold(kedge_graph *g, kedge_value x, uint32_t times); /* its transpose: a sum */
+
 /* rows */
 kedge_value kedge_gather_rows(kedge_graph *g, kedge_value x, const kedge_routes *routes); /* [T,D] -> [R,D] */
 kedge_value kedge_combine_rows(kedge_graph *g, kedge_value x,
@@ -109,10 +114,16 @@ kedge_value kedge_sum_squares(kedge_graph *g, kedge_value x); /* -> f32 [1] */
 
 /* route */
 kedge_value kedge_scores(kedge_graph *g, kedge_value logits, uint32_t kind); /* f32 [T,E], KEDGE_SCORE_* */
+/* How experts are chosen. With groups > 1 the experts stand in equal groups, and only those of the best
+ * topk_groups groups can be chosen; groups 0 and 1: no groups. */
+typedef struct kedge_topk_options {
+  uint32_t k, groups, topk_groups;
+  uint32_t group_kind; /* KEDGE_GROUP_*, of score + bias */
+} kedge_topk_options;
 /* scores f32 [T,E], bias f32 [E] or KEDGE_NONE, segments i32 [T] -> ids i32 [T,K]; *bad i32 [1]: rows not
  * finite */
-kedge_value kedge_topk(kedge_graph *g, kedge_value scores, kedge_value bias, kedge_value segments, uint32_t k,
-                       kedge_value *bad);
+kedge_value kedge_topk(kedge_graph *g, kedge_value scores, kedge_value bias, kedge_value segments,
+                       const kedge_topk_options *options, kedge_value *bad);
 kedge_routes kedge_dispatch(kedge_graph *g, kedge_value ids, uint32_t experts);
 typedef struct kedge_gate_options {
   uint32_t kind;  /* KEDGE_SCORE_* */

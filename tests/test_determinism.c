@@ -161,7 +161,7 @@ static void test_close_logits(void **state) {
     kedge_value w = kedge_input(g, "w", KEDGE_BF16, 2, (uint32_t[]){2, 2});
     kedge_value segments = kedge_input(g, "segments", KEDGE_I32, 1, (uint32_t[]){1});
     kedge_value z = kedge_linear(g, kedge_cast(g, h, KEDGE_F32), kedge_cast(g, w, KEDGE_F32));
-    kedge_value ids = kedge_topk(g, z, KEDGE_NONE, segments, 1, NULL);
+    kedge_value ids = kedge_topk(g, z, KEDGE_NONE, segments, &(kedge_topk_options){.k = 1}, NULL);
     kedge_output(g, ids, "ids");
     check(kedge_exec_new(device, g, NULL, &exec));
     const uint16_t h_data[] = {kedge_f32_to_bf16(1), kedge_f32_to_bf16(0.001953125f)};

@@ -238,8 +238,8 @@ static void test_routing(void **state) {
     kedge_value logits = in(&g, "logits"), scores = kedge_scores(g.graph, logits, options.kind);
     kedge_value segments =
         kedge_input(g.graph, "segments", KEDGE_I32, 1, (uint32_t[]){kedge_value_dim(g.graph, logits, 0)});
-    kedge_value ids =
-        kedge_topk(g.graph, scores, in(&g, "bias"), segments, (uint32_t)tensor(&g, "ids")->shape[1], NULL);
+    kedge_value ids = kedge_topk(g.graph, scores, in(&g, "bias"), segments,
+                                 &(kedge_topk_options){.k = (uint32_t)tensor(&g, "ids")->shape[1]}, NULL);
     kedge_value y = kedge_gates(g.graph, logits, ids, &options);
     kedge_output(g.graph, scores, "scores");
     kedge_output(g.graph, ids, "ids");

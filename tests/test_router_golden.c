@@ -93,7 +93,7 @@ static void build(built *b, const golden *g, const way *how) {
   kedge_value score = how->hard ? kedge_row_bias(graph, kedge_scale(graph, raw, 0), b->bias, b->spans, 1)
                                 : kedge_scores(graph, logits, kind);
   kedge_value correction = how->sigmoid && !how->hard ? b->correction : KEDGE_NONE;
-  b->ids = kedge_topk(graph, score, correction, b->segments, K, NULL);
+  b->ids = kedge_topk(graph, score, correction, b->segments, &(kedge_topk_options){.k = K}, NULL);
   /* A token without a span is routed as ever; the hard way takes its ids from the golden file. */
   kedge_value ids = how->hard ? kedge_input(graph, "ids", KEDGE_I32, 2, (uint32_t[]){T, K}) : b->ids;
   b->gates = kedge_gates(graph, logits, ids,

@@ -131,7 +131,7 @@ static void compare_tensors(info_report *r, const kedge_params *params, const ke
   tally unknown = {r->problems, "is no part of the model", "are no part of the model", 0};
   tally stale = {r->notes, "is stale and ignored", "are stale and ignored", 0};
   for (uint32_t i = 0; i < params->count; i++)
-    for (uint32_t part = 0; part < params->items[i].parts; part++) {
+    for (uint32_t part = 0; part < params->items[i].parts && !params->items[i].second; part++) {
       char name[KEDGE_NAME_SIZE];
       kedge_param_name(&params->items[i], part, name);
       const kedge_st_tensor *tensor = kedge_checkpoint_find(checkpoint, name);
@@ -194,7 +194,10 @@ kedge_status info_directory(info_report *r, const char *path) {
   const bool has_weights = kedge_checkpoint_open(path, &checkpoint) == KEDGE_OK;
   if (!has_weights) info_say(r->problems, "%s", kedge_message());
   if (has_weights) describe_checkpoint(r, checkpoint);
-  if (has_weights && known) compare_tensors(r, &params, checkpoint);
+  if (has_weights && known && kedge_params_fit(&params, checkpoint) != KEDGE_OK)
+    info_say(r->problems, "%s", kedge_message());
+  else if (has_weights && known)
+    compare_tensors(r, &params, checkpoint);
   const bool has_tokenizer = info_tokenizer(r, tokenizer, path, has_config ? config.vocab_size : 0);
   if (has_tokenizer) json_object_set(r->root, "tokenizer", tokenizer);
   if (has_config) add_notes(r->notes, &config.notes);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Elementwise ops: copy, fill, spread, add, mul, scale, and swiglu plain and gated by routed weights. The
- * tuned CPU kernels are in backends/cpu/kernels/elementwise.c; core/op.h says what the three parts are.
+ * Elementwise ops: copy, fill, spread, add, mul, scale, clamp, and swiglu plain and gated by routed weights.
+ * The tuned CPU kernels are in backends/cpu/kernels/elementwise.c; core/op.h says what the three parts are.
  */
 #if defined(KEDGE_PART_RULES)
 #include "core/op.h"
@@ -144,6 +144,35 @@ KEDGE_GRADIENT(scale) {
   rule->din[0] = kedge_scale(rule->graph, rule->dout[0], a->factor);
 }
 
+kedge_value kedge_clamp(kedge_graph *g, kedge_value x, double limit) {
+  kedge_args_clamp args = {.limit = limit};
+  return kedge__node(g, KEDGE_OP_clamp, &x, &args, KEDGE_F32, NULL);
+}
+
+static kedge_status want_limit(double limit) {
+  return limit > 0 ? KEDGE_OK : kedge_fail(KEDGE_ERR_ARGUMENT, "expected a limit over 0, got %g", limit);
+}
+
+KEDGE_SHAPE(clamp) {
+  kedge_args_clamp *a = rule->args;
+  KEDGE_TRY(want_limit(a->limit));
+  return alike(rule, 1, 1, "x", &a->n);
+}
+
+KEDGE_GRADIENT(clamp) {
+  const kedge_args_clamp *a = rule->args;
+  kedge_args_clamp_grad args = {.limit = a->limit};
+  kedge_value in[] = {rule->in[0], as(rule, rule->dout[0], rule->in[0])};
+  rule->din[0] = kedge__node(rule->graph, KEDGE_OP_clamp_grad, in, &args, KEDGE_F32, NULL);
+}
+
+KEDGE_SHAPE(clamp_grad) {
+  kedge_args_clamp_grad *a = rule->args;
+  KEDGE_TRY(want_limit(a->limit));
+  return alike(rule, 2, 1, "x and dy", &a->n);
+}
+KEDGE_NO_GRADIENT(clamp_grad)
+
 kedge_value kedge_swiglu(kedge_graph *g, kedge_value gate, kedge_value up) {
   kedge_args_swiglu args = {0};
   return kedge__node(g, KEDGE_OP_swiglu, (kedge_value[]){gate, up}, &args, KEDGE_F32, NULL);
@@ -252,6 +281,22 @@ KEDGE_KERNEL(mul) {
 KEDGE_KERNEL(scale) {
   KEDGE_CALL_ARGS(scale);
   for (size_t i = 0; i < a->n; i++) KEDGE_OUT_X(0)[i] = kedge_store(a->factor * kedge_load(KEDGE_IN_X(0)[i]));
+}
+
+KEDGE_KERNEL(clamp) {
+  KEDGE_CALL_ARGS(clamp);
+  for (size_t i = 0; i < a->n; i++) {
+    kedge_real x = kedge_load(KEDGE_IN_X(0)[i]);
+    KEDGE_OUT_X(0)[i] = kedge_store(x < -a->limit ? -a->limit : x > a->limit ? a->limit : x);
+  }
+}
+
+KEDGE_KERNEL(clamp_grad) {
+  KEDGE_CALL_ARGS(clamp_grad);
+  for (size_t i = 0; i < a->n; i++) {
+    kedge_real x = kedge_load(KEDGE_IN_X(0)[i]);
+    KEDGE_OUT_X(0)[i] = x < -a->limit || x > a->limit ? kedge_store(0) : KEDGE_IN_X(1)[i];
+  }
 }
 
 KEDGE_KERNEL(swiglu) {
@@ -430,6 +475,35 @@ KEDGE_CASES(scale) = {{"negative factor", scale_some, .differentiable = true},
                       {"several blocks", scale_many, .rejects = NULL},
                       {"of ids", scale_ids, .rejects = "dtype i32"},
                       {0}};
+
+static void clamp_some(kedge_case *c) {
+  kedge_case_output(c, kedge_clamp(c->graph, X("x", 7, 9), 0.7));
+}
+static void clamp_wide(kedge_case *c) {
+  kedge_case_output(c, kedge_clamp(c->graph, X("x", 5), 100));
+}
+static void clamp_nothing(kedge_case *c) {
+  kedge_case_output(c, kedge_clamp(c->graph, X("x", 5), 0));
+}
+KEDGE_CASES(clamp) = {{"about half", clamp_some, .differentiable = true},
+                      {"none", clamp_wide, .differentiable = true},
+                      {"no limit", clamp_nothing, .rejects = "a limit over 0"},
+                      {0}};
+
+static void clamp_grad_of(kedge_case *c, kedge_value x, kedge_value dy) {
+  kedge_args_clamp_grad args = {.limit = 0.7};
+  kedge_case_output(
+      c, kedge__node(c->graph, KEDGE_OP_clamp_grad, (kedge_value[]){x, dy}, &args, KEDGE_F32, NULL));
+}
+static void clamp_grad_some(kedge_case *c) {
+  clamp_grad_of(c, X("x", 7, 9), X("dy", 7, 9));
+}
+static void clamp_grad_unlike(kedge_case *c) {
+  clamp_grad_of(c, X("x", 3), X("dy", 4));
+}
+KEDGE_CASES(clamp_grad) = {{"about half", clamp_grad_some, .rejects = NULL},
+                           {"dy of another shape", clamp_grad_unlike, .rejects = "one shape"},
+                           {0}};
 
 static void swiglu_matrix(kedge_case *c) {
   kedge_case_output(c, kedge_swiglu(c->graph, X("g", 5, 13), X("u", 5, 13)));

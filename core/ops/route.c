@@ -47,14 +47,34 @@ KEDGE_SHAPE(scores_grad) {
 }
 KEDGE_NO_GRADIENT(scores_grad)
 
-kedge_value kedge_topk(kedge_graph *g, kedge_value scores, kedge_value bias, kedge_value segments, uint32_t k,
-                       kedge_value *bad) {
-  kedge_args_topk args = {.k = k};
+kedge_value kedge_topk(kedge_graph *g, kedge_value scores, kedge_value bias, kedge_value segments,
+                       const kedge_topk_options *options, kedge_value *bad) {
+  const bool grouped = options->groups > 1;
+  kedge_args_topk args = {.k = options->k,
+                          .groups = grouped ? options->groups : 1,
+                          .topk_groups = grouped ? options->topk_groups : 1,
+                          .group_kind = grouped ? options->group_kind : KEDGE_GROUP_MAX};
   kedge_value outs[KEDGE_MAX_OUT] = {0};
   kedge_value ids =
       kedge__node(g, KEDGE_OP_topk, (kedge_value[]){scores, bias, segments}, &args, KEDGE_F32, outs);
   if (bad) *bad = outs[1];
   return ids;
+}
+
+static kedge_status want_groups(const kedge_args_topk *a) {
+  if (a->group_kind != KEDGE_GROUP_MAX && a->group_kind != KEDGE_GROUP_TWO)
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "expected groups of kind 0 (best) or 1 (two best), got kind %u",
+                      a->group_kind);
+  const uint32_t least = a->group_kind == KEDGE_GROUP_TWO ? 2 : 1;
+  if (!a->groups || a->experts % a->groups || a->experts / a->groups < least)
+    return kedge_fail(KEDGE_ERR_SHAPE, "expected equal groups of %u or more of the %u experts, got %u groups",
+                      least, a->experts, a->groups);
+  if (a->topk_groups < 1 || a->topk_groups > a->groups)
+    return kedge_fail(KEDGE_ERR_SHAPE, "expected 1 to %u groups a token, got %u", a->groups, a->topk_groups);
+  const uint32_t most = a->experts / a->groups * a->topk_groups;
+  if (a->k < 1 || a->k > most)
+    return kedge_fail(KEDGE_ERR_SHAPE, "expected 1 to %u experts a token, got %u", most, a->k);
+  return KEDGE_OK;
 }
 
 KEDGE_SHAPE(topk) {
@@ -63,8 +83,7 @@ KEDGE_SHAPE(topk) {
   KEDGE_TRY(kedge__want_rank(&in[0], 2, "router scores"));
   a->tokens = in[0].dims[0];
   a->experts = in[0].dims[1];
-  if (a->k < 1 || a->k > a->experts)
-    return kedge_fail(KEDGE_ERR_SHAPE, "expected 1 to %u experts a token, got %u", a->experts, a->k);
+  KEDGE_TRY(want_groups(a));
   if (rule->present[1]) {
     KEDGE_TRY(kedge__want_rank(&in[1], 1, "selection bias"));
     KEDGE_TRY(kedge__want_dim(&in[1], 0, a->experts, "selection bias"));
@@ -183,44 +202,86 @@ KEDGE_KERNEL(scores_grad) {
   }
 }
 
-/* Whether a row has K candidates and none that is NaN or +inf; -inf says "never". */
-static bool row_is_good(const kedge_real *score, const kedge_real *bias, uint32_t experts, uint32_t k) {
-  uint32_t candidates = 0;
-  for (uint32_t e = 0; e < experts; e++) {
-    kedge_real v = score[e] + (bias ? bias[e] : 0);
-    if (isnan(v) || v == INFINITY) return false;
-    candidates += v != -INFINITY;
-  }
-  return candidates >= k;
+/* One token's choice: score + bias of each expert. */
+typedef struct choice {
+  const kedge_args_topk *a;
+  const kedge_real *score, *bias;
+} choice;
+
+static kedge_real value_of(const choice *c, uint32_t expert) {
+  return c->score[expert] + (c->bias ? c->bias[expert] : 0);
 }
 
-/* K passes a row; each finds the best among those that come after the last choice in the order (value, lower
- * index). */
+/* What a group is ranked by. */
+static kedge_real group_value(const choice *c, uint32_t group) {
+  const uint32_t each = c->a->experts / c->a->groups;
+  kedge_real first = -INFINITY, second = -INFINITY;
+  for (uint32_t e = group * each; e < (group + 1) * each; e++) {
+    kedge_real v = value_of(c, e);
+    if (v > first) {
+      second = first;
+      first = v;
+    } else if (v > second) {
+      second = v;
+    }
+  }
+  return c->a->group_kind == KEDGE_GROUP_TWO ? first + second : first;
+}
+
+/* Whether a group is among the best: fewer than topk_groups come before it, equal ones by their index. */
+static bool group_is_kept(const choice *c, uint32_t group) {
+  if (c->a->topk_groups == c->a->groups) return true;
+  const kedge_real own = group_value(c, group);
+  uint32_t before = 0;
+  for (uint32_t other = 0; other < c->a->groups; other++) {
+    kedge_real v = group_value(c, other);
+    before += v > own || (v == own && other < group);
+  }
+  return before < c->a->topk_groups;
+}
+
+static bool expert_is_open(const choice *c, uint32_t expert) {
+  return group_is_kept(c, expert / (c->a->experts / c->a->groups));
+}
+
+/* Whether a row has K candidates and none that is NaN or +inf; -inf says "never". */
+static bool row_is_good(const choice *c) {
+  uint32_t candidates = 0;
+  for (uint32_t e = 0; e < c->a->experts; e++) {
+    kedge_real v = value_of(c, e);
+    if (isnan(v) || v == INFINITY) return false;
+    candidates += v != -INFINITY && expert_is_open(c, e);
+  }
+  return candidates >= c->a->k;
+}
+
+/* The best expert among those that come after the last choice in the order (value, lower index). */
+static int32_t next_best(const choice *c, kedge_real last, int32_t last_id) {
+  kedge_real best = -INFINITY;
+  int32_t id = -1;
+  for (int32_t e = 0; e < (int32_t)c->a->experts; e++) {
+    kedge_real v = value_of(c, (uint32_t)e);
+    if (v > best && (v < last || (v == last && e > last_id)) && expert_is_open(c, (uint32_t)e)) {
+      best = v;
+      id = e;
+    }
+  }
+  return id;
+}
+
 KEDGE_KERNEL(topk) {
   KEDGE_CALL_ARGS(topk);
-  const kedge_real *bias = KEDGE_IN_F(1);
   const int32_t *segments = KEDGE_IN_I(2);
   int32_t *bad = KEDGE_OUT_I(1);
   *bad = 0;
   for (size_t t = 0; t < a->tokens; t++) {
-    const kedge_real *score = KEDGE_IN_F(0) + t * a->experts;
+    const choice c = {a, KEDGE_IN_F(0) + t * a->experts, KEDGE_IN_F(1)};
     int32_t *ids = KEDGE_OUT_I(0) + t * a->k;
-    bool good = segments[t] >= 0 && row_is_good(score, bias, a->experts, a->k);
+    bool good = segments[t] >= 0 && row_is_good(&c);
     if (segments[t] >= 0 && !good) ++*bad;
-    kedge_real last = INFINITY;
-    int32_t last_id = -1;
     for (uint32_t k = 0; k < a->k; k++) {
-      kedge_real best = -INFINITY;
-      int32_t id = -1;
-      for (int32_t e = 0; good && e < (int32_t)a->experts; e++) {
-        kedge_real v = score[e] + (bias ? bias[e] : 0);
-        if (v > best && (v < last || (v == last && e > last_id))) {
-          best = v;
-          id = e;
-        }
-      }
-      ids[k] = last_id = id;
-      last = best;
+      kedge_real last = k && good ? value_of(&c, (uint32_t)ids[k - 1]) : INFINITY;
+      ids[k] = good ? next_best(&c, last, k ? ids[k - 1] : -1) : -1;
     }
   }
 }
@@ -335,16 +396,21 @@ KEDGE_CASES(scores_grad) = {
     {0}};
 
 /* Scores of tokens x experts by value, or random (NULL); the last `tail` tokens are in no segment. */
-static void topk_of(kedge_case *c, uint32_t tokens, uint32_t experts, uint32_t k, const double *scores,
-                    const double *bias, uint32_t tail) {
+static void topk_groups_of(kedge_case *c, uint32_t tokens, uint32_t experts,
+                           const kedge_topk_options *options, const double *scores, const double *bias,
+                           uint32_t tail) {
   int32_t segments[64] = {0};
   for (uint32_t t = tokens - tail; t < tokens; t++) segments[t] = -1;
   uint32_t dims[] = {tokens, experts};
   kedge_value s = scores ? kedge_case_constant(c, "s", 2, dims, scores) : kedge_case_f(c, "s", 2, dims);
   kedge_value b = bias ? kedge_case_constant(c, "bias", 1, &experts, bias) : KEDGE_NONE, bad;
-  kedge_case_output(c,
-                    kedge_topk(c->graph, s, b, kedge_case_i(c, "segments", 1, &tokens, segments), k, &bad));
+  kedge_case_output(
+      c, kedge_topk(c->graph, s, b, kedge_case_i(c, "segments", 1, &tokens, segments), options, &bad));
   kedge_case_output(c, bad);
+}
+static void topk_of(kedge_case *c, uint32_t tokens, uint32_t experts, uint32_t k, const double *scores,
+                    const double *bias, uint32_t tail) {
+  topk_groups_of(c, tokens, experts, &(kedge_topk_options){.k = k}, scores, bias, tail);
 }
 static void topk_random(kedge_case *c) {
   topk_of(c, 50, 37, 6, NULL, NULL, 3);
@@ -376,7 +442,51 @@ static void topk_short_bias(kedge_case *c) {
   kedge_value s = kedge_case_f(c, "s", 2, (uint32_t[]){2, 3}),
               b = kedge_case_f(c, "bias", 1, (uint32_t[]){2});
   kedge_value segments = kedge_case_i(c, "segments", 1, (uint32_t[]){2}, (int32_t[]){0, 0});
-  kedge_case_output(c, kedge_topk(c->graph, s, b, segments, 1, NULL));
+  kedge_case_output(c, kedge_topk(c->graph, s, b, segments, &(kedge_topk_options){.k = 1}, NULL));
+}
+static void topk_grouped(kedge_case *c, uint32_t k, uint32_t groups, uint32_t kept, uint32_t kind) {
+  const double bias[] = {-.4, .3, 0, -.2, .1, -2, .5, 0, 0, -.1, .7, -.3};
+  topk_groups_of(c, 40, 12, &(kedge_topk_options){k, groups, kept, kind}, NULL, bias, 2);
+}
+static void topk_group_best(kedge_case *c) {
+  topk_grouped(c, 4, 4, 2, KEDGE_GROUP_MAX);
+}
+static void topk_group_two(kedge_case *c) {
+  topk_grouped(c, 3, 3, 2, KEDGE_GROUP_TWO);
+}
+static void topk_group_single(kedge_case *c) {
+  topk_grouped(c, 2, 12, 3, KEDGE_GROUP_MAX);
+}
+static void topk_group_filled(kedge_case *c) { /* all experts of the group that is left */
+  topk_grouped(c, 3, 4, 1, KEDGE_GROUP_TWO);
+}
+static void topk_group_ties(kedge_case *c) {
+  topk_groups_of(c, 2, 6, &(kedge_topk_options){2, 3, 1, KEDGE_GROUP_TWO},
+                 (double[]){1, 1, 2, 0, 0, 2, -1, -1, -1, -1, -3, 0}, NULL, 0);
+}
+/* Scores below 0: a closed group is never chosen for a score of 0 put in its place. */
+static void topk_group_negative(kedge_case *c) {
+  topk_groups_of(c, 1, 4, &(kedge_topk_options){2, 2, 1, KEDGE_GROUP_TWO}, (double[]){-1, -9, -2, -3}, NULL,
+                 0);
+}
+static void topk_group_never(kedge_case *c) {
+  topk_groups_of(c, 2, 4, &(kedge_topk_options){2, 2, 1, KEDGE_GROUP_MAX},
+                 (double[]){1, -INFINITY, 0, 0, -INFINITY, -INFINITY, 0, 1}, NULL, 0);
+}
+static void topk_group_uneven(kedge_case *c) {
+  topk_grouped(c, 2, 5, 2, KEDGE_GROUP_MAX);
+}
+static void topk_group_small(kedge_case *c) {
+  topk_grouped(c, 2, 12, 4, KEDGE_GROUP_TWO);
+}
+static void topk_group_none(kedge_case *c) {
+  topk_grouped(c, 2, 4, 0, KEDGE_GROUP_MAX);
+}
+static void topk_group_few(kedge_case *c) {
+  topk_grouped(c, 4, 4, 1, KEDGE_GROUP_MAX);
+}
+static void topk_group_kind(kedge_case *c) {
+  topk_grouped(c, 2, 4, 2, 2);
 }
 KEDGE_CASES(topk) = {{"random scores, tail tokens", topk_random, .rejects = NULL},
                      {"all experts", topk_all, .rejects = NULL},
@@ -385,6 +495,18 @@ KEDGE_CASES(topk) = {{"random scores, tail tokens", topk_random, .rejects = NULL
                      {"a bias changes the choice", topk_bias, .rejects = NULL},
                      {"minus infinity is never chosen", topk_never, .rejects = NULL},
                      {"rows that are not finite", topk_not_finite, .rejects = NULL},
+                     {"groups by their best", topk_group_best, .rejects = NULL},
+                     {"groups by their two best", topk_group_two, .rejects = NULL},
+                     {"groups of one expert", topk_group_single, .rejects = NULL},
+                     {"a whole group", topk_group_filled, .rejects = NULL},
+                     {"equal groups", topk_group_ties, .rejects = NULL},
+                     {"groups of negative scores", topk_group_negative, .rejects = NULL},
+                     {"a group with too few candidates", topk_group_never, .rejects = NULL},
+                     {"uneven groups", topk_group_uneven, .rejects = "got 5 groups"},
+                     {"two best of one", topk_group_small, .rejects = "equal groups of 2"},
+                     {"no group", topk_group_none, .rejects = "expected 1 to 4 groups"},
+                     {"more than the groups have", topk_group_few, .rejects = "expected 1 to 3"},
+                     {"unknown kind of group", topk_group_kind, .rejects = "got kind 2"},
                      {"more than there are", topk_too_many, .rejects = "expected 1 to 3"},
                      {"short bias", topk_short_bias, .rejects = "selection bias"},
                      {0}};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Key/value cache of a generation: per layer keys [rows, Hkv*d] and values [rows, Hkv*d] on the model's
+ * Key/value cache of a generation: per layer keys [rows, Hkv*dqk] and values [rows, Hkv*dv] on the model's
  * device. */
 #ifndef KEDGE_MODELS_DECODER_CACHE_H
 #define KEDGE_MODELS_DECODER_CACHE_H

@@ -2,11 +2,15 @@
  * The decoder graph from embedding to loss; its layers are in blocks.c. */
 #include "models/decoder/decoder.h"
 
-#include <stdio.h>
+#include "models/decoder/rope.h"
 
 kedge_value kedge__weight(const kedge_build *b, kedge_role role, uint32_t layer) {
   uint32_t item = kedge_params_find(&b->model->params, role, layer);
   return item == UINT32_MAX ? KEDGE_NONE : b->d->params[item];
+}
+
+kedge_value kedge__scaled(kedge_graph *graph, kedge_value x, double factor) {
+  return factor < 1 || factor > 1 ? kedge_scale(graph, x, factor) : x;
 }
 
 static kedge_value token_input(kedge_build *b, const char *name, kedge_dtype dtype) {
@@ -42,13 +46,13 @@ static void make_inputs(kedge_build *b) {
   for (uint32_t i = 0; i < m->params.count; i++) {
     const kedge_param *p = &m->params.items[i];
     char name[KEDGE_NAME_SIZE];
-    kedge_param_name(p, p->parts > 1 ? p->parts : 0, name);
-    d->params[i] = m->parts[i]
-                       ? kedge_parameter_parts(b->g, name, m->dtype, p->rank, p->dims, m->parts[i], NULL)
-                       : kedge_parameter(b->g, name, m->dtype, p->rank, p->dims, m->weights[i], 0);
+    const kedge_dtype dtype = kedge_param_dtype(p, m->dtype);
+    kedge_param_name(p, p->parts, name);
+    d->params[i] = m->parts[i] ? kedge_parameter_parts(b->g, name, dtype, p->rank, p->dims, m->parts[i], NULL)
+                               : kedge_parameter(b->g, name, dtype, p->rank, p->dims, m->weights[i], 0);
   }
-  b->inv_freq = kedge_parameter(b->g, "rope.inv_freq", KEDGE_F32, 1, (uint32_t[]){m->config.head_dim / 2},
-                                m->inv_freq, 0);
+  b->inv_freq = kedge_parameter(b->g, "rope.inv_freq", KEDGE_F32, 1,
+                                (uint32_t[]){kedge_rope_width(&m->config) / 2}, m->inv_freq, 0);
 }
 
 static void make_outputs(kedge_build *b, kedge_value h_TD) {
@@ -57,6 +61,8 @@ static void make_outputs(kedge_build *b, kedge_value h_TD) {
   if (!head) head = kedge__weight(b, KEDGE_ROLE_EMBED, 0);
   h_TD =
       kedge_rms_norm(b->g, h_TD, kedge__weight(b, KEDGE_ROLE_FINAL_NORM, 0), b->model->config.rms_norm_eps);
+  /* A scale of the logits is applied here, so that every reader of the hidden rows has it. */
+  h_TD = kedge__scaled(b->g, h_TD, 1.0 / b->model->config.logits_scaling);
   if (b->spec->hidden) kedge_output(b->g, d->hidden_TD = h_TD, "hidden");
   if (b->spec->logits)
     kedge_output(b->g, d->logits_TV = kedge_matmul(b->g, h_TD, head, false, true, KEDGE_F32), "logits");
@@ -89,6 +95,7 @@ kedge_status kedge_decoder_build(const kedge_model *model, const kedge_decoder_s
   kedge_build b = {model, spec, d, d->graph, KEDGE_NONE};
   make_inputs(&b);
   kedge_value h_TD = kedge_embed(d->graph, kedge__weight(&b, KEDGE_ROLE_EMBED, 0), d->ids_T);
+  h_TD = kedge__scaled(d->graph, h_TD, model->config.embedding_multiplier);
   for (uint32_t l = 0; l < model->config.num_hidden_layers; l++) h_TD = kedge__layer(&b, l, h_TD);
   make_outputs(&b, h_TD);
   kedge_status status = kedge_graph_status(d->graph);

@@ -48,7 +48,7 @@ typedef struct kedge_decoder {
   kedge_value *params;
   /* outputs */
   kedge_value nll_T, loss_1, logits_TV; /* f32 */
-  kedge_value hidden_TD;                /* storage, after the final norm: what the head reads */
+  kedge_value hidden_TD;                /* storage, after the final norm and scale: what the head reads */
   kedge_value aux_1;                    /* f32, sum of the interventions' losses (already part of loss_1) */
   kedge_value *router_TE, *ids_TK, *gates_TK,
       *bad_1; /* one an MoE layer; bad_1 always, the others with taps */
@@ -70,6 +70,8 @@ typedef struct kedge_build {
 
 /* The parameter of a role in a layer as a graph value; KEDGE_NONE if the model has none. */
 kedge_value kedge__weight(const kedge_build *b, kedge_role role, uint32_t layer);
+/* factor * x; x itself for factor 1. */
+kedge_value kedge__scaled(kedge_graph *graph, kedge_value x, double factor);
 /* One pre-norm layer: x [T,D] storage -> [T,D]. */
 kedge_value kedge__layer(kedge_build *b, uint32_t layer, kedge_value x_TD);
 

@@ -1,11 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The list of model families. */
+ * The list of model families, and the names that several of them share. */
 #include "models/decoder/family.h"
 
 #include <stdio.h>
 #include <string.h>
 
-static const kedge_family *const families[] = {&kedge__family_qwen3_moe};
+static const kedge_family *const families[] = {
+    &kedge__family_qwen3_moe,  &kedge__family_qwen2_moe,   &kedge__family_olmoe,      &kedge__family_mixtral,
+    &kedge__family_granitemoe, &kedge__family_deepseek_v2, &kedge__family_deepseek_v3};
+
+const kedge_tensor_name kedge__fused_experts[] = {
+    {KEDGE_ROLE_EXPERT_GATE, "model.layers.{l}.mlp.experts.gate_up_proj"},
+    {KEDGE_ROLE_EXPERT_UP, "model.layers.{l}.mlp.experts.gate_up_proj"},
+    {KEDGE_ROLE_EXPERT_DOWN, "model.layers.{l}.mlp.experts.down_proj"},
+};
+
+const char *const kedge__stale_tensors[] = {".rotary_emb.inv_freq", NULL};
 
 kedge_status kedge_family_find(const kedge_hf_config *config, const kedge_family **family) {
   char known[256] = "";

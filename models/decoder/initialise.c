@@ -49,7 +49,8 @@ void kedge_initialise_normal(uint64_t seed, const char *name, double deviation, 
 
 typedef struct file_tensor {
   char name[KEDGE_NAME_SIZE];
-  bool matrix;
+  bool random; /* normal numbers, else `value` everywhere */
+  float value;
 } file_tensor;
 
 /* All tensors in the order of the parameters, cut into shards. */
@@ -64,6 +65,17 @@ typedef struct writing {
   float *piece;
 } writing;
 
+static kedge_st_dtype dtype_of(const kedge_param *param, kedge_st_dtype dtype) {
+  return param->fixed ? KEDGE_ST_F32 : dtype;
+}
+
+/* Vectors are norms, except for biases. */
+static float vector_value(kedge_role role) {
+  const bool bias = role == KEDGE_ROLE_Q_BIAS || role == KEDGE_ROLE_K_BIAS || role == KEDGE_ROLE_V_BIAS ||
+                    role == KEDGE_ROLE_ROUTER_CORRECTION;
+  return bias ? 0 : 1;
+}
+
 static bool list_tensors(writing *w) {
   const kedge_params *p = w->params;
   const uint64_t limit = w->options->shard_bytes ? w->options->shard_bytes : KEDGE_SHARD_BYTES;
@@ -74,15 +86,16 @@ static bool list_tensors(writing *w) {
   w->piece = kedge_alloc(KEDGE_ST_PIECE, sizeof *w->piece / 2); /* a 2-byte dtype has the most elements */
   if (!w->tensors || !w->specs || !w->shard_of || !w->piece) return false;
   for (uint32_t i = 0; i < p->count; i++)
-    for (uint32_t part = 0; part < p->items[i].parts; part++) {
+    for (uint32_t part = 0; part < p->items[i].parts && !p->items[i].second; part++) {
       file_tensor *tensor = &w->tensors[w->count];
       kedge_st_spec *spec = &w->specs[w->count];
-      uint64_t bytes =
-          kedge_param_count(&p->items[i]) / p->items[i].parts * kedge_st_dtype_size(w->options->dtype);
       kedge_param_name(&p->items[i], part, tensor->name);
-      *spec = (kedge_st_spec){.name = tensor->name, .dtype = w->options->dtype};
+      *spec = (kedge_st_spec){.name = tensor->name, .dtype = dtype_of(&p->items[i], w->options->dtype)};
       spec->rank = kedge_param_part_shape(&p->items[i], spec->shape);
-      tensor->matrix = spec->rank >= 2;
+      tensor->random = spec->rank >= 2;
+      tensor->value = vector_value(p->items[i].role);
+      uint64_t bytes = kedge_st_dtype_size(spec->dtype);
+      for (uint32_t d = 0; d < spec->rank; d++) bytes *= spec->shape[d];
       if (filled && filled + bytes > limit) {
         w->shards++;
         filled = 0;
@@ -98,16 +111,17 @@ static bool list_tensors(writing *w) {
 static kedge_status fill(void *context, uint32_t index, uint64_t offset, void *buffer, uint64_t bytes) {
   writing *w = context;
   const file_tensor *tensor = &w->tensors[w->start + index];
-  const uint32_t size = kedge_st_dtype_size(w->options->dtype);
+  const kedge_st_dtype dtype = w->specs[w->start + index].dtype;
+  const uint32_t size = kedge_st_dtype_size(dtype);
   const uint64_t count = bytes / size;
-  if (tensor->matrix)
+  if (tensor->random)
     kedge_initialise_normal(w->options->seed, tensor->name, w->params->config.initializer_range,
                             offset / size, count, w->piece);
-  for (uint64_t i = 0; !tensor->matrix && i < count; i++) w->piece[i] = 1.0f;
+  for (uint64_t i = 0; !tensor->random && i < count; i++) w->piece[i] = tensor->value;
   w->done += bytes;
   if (w->options->progress && !w->options->progress(w->options->context, w->done, w->total))
     return kedge_fail(KEDGE_ERR_INTERRUPTED, "stopped while writing %s", tensor->name);
-  return kedge_convert_floats(buffer, w->options->dtype, w->piece, KEDGE_ST_F32, count);
+  return kedge_convert_floats(buffer, dtype, w->piece, KEDGE_ST_F32, count);
 }
 
 static void shard_name(const writing *w, uint32_t shard, char name[64]) {
@@ -163,7 +177,7 @@ static kedge_status write_index(const writing *w, const char *folder) {
 }
 
 uint64_t kedge_initialise_bytes(const kedge_params *params, kedge_st_dtype dtype) {
-  return params->total * kedge_st_dtype_size(dtype);
+  return params->total * kedge_st_dtype_size(dtype) + params->fixed * sizeof(float);
 }
 
 static bool can_write(kedge_st_dtype dtype) {

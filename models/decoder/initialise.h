@@ -31,7 +31,7 @@ void kedge_initialise_normal(uint64_t seed, const char *name, double deviation, 
 uint64_t kedge_initialise_bytes(const kedge_params *params, kedge_st_dtype dtype);
 
 /* Writes every tensor of the model into the existing folder `folder`: matrices normal with the config's
- * initializer_range, vectors (norms) 1. One model.safetensors, or, where that would be over shard_bytes,
+ * initializer_range, norms 1, biases 0. One model.safetensors, or, where that would be over shard_bytes,
  * model-0000N-of-0000M.safetensors and the index. Values are made piece by piece, never a whole tensor in
  * memory. Errors: ERR_IO (also without space), ERR_MEMORY, ERR_ARGUMENT (a dtype), ERR_INTERRUPTED. */
 kedge_status kedge_initialise_weights(const kedge_params *params, const kedge_initialise_options *options,

@@ -22,14 +22,14 @@ kedge_dtype kedge_model_file_dtype(const kedge_hf_config *config) {
 
 /* The table of rotary frequencies; f64 in an f64 model. */
 static kedge_status make_inv_freq(kedge_model *m) {
-  const uint32_t half = m->config.head_dim / 2;
+  const uint32_t width = kedge_rope_width(&m->config), half = width / 2;
   double *wide = kedge_alloc(half, sizeof *wide);
   float *narrow = kedge_alloc(half, sizeof *narrow);
   kedge_status status = wide && narrow ? KEDGE_OK : KEDGE_ERR_MEMORY;
   if (status == KEDGE_OK) {
     const bool f64 = m->dtype == KEDGE_F64;
     const size_t bytes = half * (f64 ? sizeof *wide : sizeof *narrow);
-    kedge_rope_frequencies(&m->config.rope, m->config.head_dim, wide);
+    kedge_rope_frequencies(&m->config.rope, width, wide);
     for (uint32_t i = 0; i < half; i++) narrow[i] = (float)wide[i];
     status = kedge_buffer_new(m->device, bytes, &m->inv_freq);
     if (status == KEDGE_OK)
@@ -65,9 +65,13 @@ static kedge_status model_new(kedge_device *device, kedge_hf_config *config, ked
   return status;
 }
 
+static kedge_dtype weight_dtype(const kedge_model *m, uint32_t item) {
+  return kedge_param_dtype(&m->params.items[item], m->dtype);
+}
+
 static kedge_status weight_new(kedge_model *m, uint32_t item) {
-  return kedge_buffer_new(m->device, kedge_param_count(&m->params.items[item]) * kedge_dtype_size(m->dtype),
-                          &m->weights[item]);
+  const uint64_t size = kedge_dtype_size(weight_dtype(m, item));
+  return kedge_buffer_new(m->device, kedge_param_count(&m->params.items[item]) * size, &m->weights[item]);
 }
 
 kedge_status kedge_model_describe(kedge_device *device, kedge_hf_config *config, kedge_dtype dtype,
@@ -85,7 +89,8 @@ void kedge_model_free(kedge_model *m) {
   if (!m) return;
   for (uint32_t i = 0; m->weights && i < m->params.count; i++) kedge_buffer_free(m->weights[i]);
   for (uint32_t i = 0; m->parts && i < m->params.count; i++) {
-    for (uint32_t e = 0; m->parts[i] && e < m->params.items[i].parts; e++) kedge_buffer_free(m->parts[i][e]);
+    for (uint32_t e = 0; m->parts[i] && e < m->params.items[i].dims[0]; e++)
+      kedge_buffer_free(m->parts[i][e]);
     kedge_free(m->parts[i]);
   }
   kedge_free(m->weights);
@@ -122,21 +127,23 @@ static kedge_status check_tensor(const kedge_param *param, const kedge_st_tensor
   return KEDGE_OK;
 }
 
-/* Converts a file tensor into its place in a parameter's buffer. */
+/* Converts a file tensor into its place, or places, on the device. */
 static kedge_status fill_part(kedge_model *m, uint32_t item, uint32_t part, const kedge_st_tensor *tensor,
                               void *piece) {
-  const kedge_param *param = &m->params.items[item];
-  size_t size = kedge_dtype_size(m->dtype), from_size = kedge_st_dtype_size(tensor->dtype);
-  uint64_t count = kedge_param_count(param) / param->parts, start = count * part;
-  for (uint64_t at = 0; at < count; at += PIECE) {
-    uint64_t n = count - at < PIECE ? count - at : PIECE;
+  const kedge_dtype dtype = weight_dtype(m, item);
+  const size_t size = kedge_dtype_size(dtype), from_size = kedge_st_dtype_size(tensor->dtype);
+  const uint64_t count = tensor->bytes / from_size;
+  uint64_t n;
+  for (uint64_t at = 0; at < count; at += n) {
+    const kedge_run run = kedge_params_run(&m->params, item, part, at);
+    n = run.count < PIECE ? run.count : PIECE;
     KEDGE_TRY(
-        kedge_convert_floats(piece, file_dtype(m->dtype), tensor->data + at * from_size, tensor->dtype, n));
-    uint64_t bad = kedge_floats_not_finite(piece, file_dtype(m->dtype), n);
+        kedge_convert_floats(piece, file_dtype(dtype), tensor->data + at * from_size, tensor->dtype, n));
+    uint64_t bad = kedge_floats_not_finite(piece, file_dtype(dtype), n);
     if (bad < n)
       return kedge_fail(KEDGE_ERR_NUMERIC, "tensor %s: element %llu is not a finite %s number", tensor->name,
-                        (unsigned long long)(at + bad), kedge_dtype_name(m->dtype));
-    KEDGE_TRY(kedge_buffer_write(m->weights[item], (start + at) * size, piece, n * size));
+                        (unsigned long long)(at + bad), kedge_dtype_name(dtype));
+    KEDGE_TRY(kedge_buffer_write(m->weights[run.item], run.start * size, piece, n * size));
   }
   kedge_st_drop(tensor);
   return KEDGE_OK;
@@ -180,29 +187,38 @@ static kedge_status find_part(const kedge_model *m, uint32_t item, uint32_t part
   return check_tensor(&m->params.items[item], *tensor);
 }
 
-/* Whether a tensor can be read where it lies: its dtype is the model's, its elements are aligned. */
-static bool mappable(const kedge_model *m, const kedge_st_tensor *tensor) {
-  return tensor->dtype == file_dtype(m->dtype) && (uintptr_t)tensor->data % kedge_dtype_size(m->dtype) == 0;
+/* Whether a tensor can be read where it lies: its dtype is the weight's, its elements are aligned. */
+static bool mappable(const kedge_model *m, uint32_t item, const kedge_st_tensor *tensor) {
+  const kedge_dtype dtype = weight_dtype(m, item);
+  return tensor->dtype == file_dtype(dtype) && (uintptr_t)tensor->data % kedge_dtype_size(dtype) == 0;
+}
+
+/* Borrows one expert of a stack from its file tensor. */
+static kedge_status map_expert(kedge_model *m, uint32_t item, uint32_t expert) {
+  const kedge_param *p = &m->params.items[item];
+  const uint64_t bytes = kedge_param_count(p) / p->dims[0] * kedge_dtype_size(m->dtype);
+  const uint64_t skip = p->paired ? (2 * (uint64_t)expert + p->second) * bytes : 0;
+  const kedge_st_tensor *tensor;
+  KEDGE_TRY(find_part(m, item, p->paired ? 0 : expert, &tensor));
+  return kedge_buffer_wrap(m->device, tensor->data + skip, bytes, &m->parts[item][expert]);
 }
 
 /* Borrows a parameter's file tensors; *mapped stays false if one of them has to be converted. */
 static kedge_status map_param(kedge_model *m, uint32_t item, bool *mapped) {
   const kedge_st_tensor *tensor;
-  const uint32_t parts = m->params.items[item].parts;
+  const kedge_param *p = &m->params.items[item];
   *mapped = false;
-  for (uint32_t part = 0; part < parts; part++) {
+  for (uint32_t part = 0; part < p->parts; part++) {
     KEDGE_TRY(find_part(m, item, part, &tensor));
-    if (!mappable(m, tensor)) return KEDGE_OK;
+    if (!mappable(m, item, tensor)) return KEDGE_OK;
   }
   *mapped = true;
   KEDGE_TRY(find_part(m, item, 0, &tensor));
-  if (parts == 1) return kedge_buffer_wrap(m->device, tensor->data, tensor->bytes, &m->weights[item]);
-  m->parts[item] = kedge_alloc(parts, sizeof *m->parts[item]);
+  if (p->parts == 1 && !p->paired)
+    return kedge_buffer_wrap(m->device, tensor->data, tensor->bytes, &m->weights[item]);
+  m->parts[item] = kedge_alloc(p->dims[0], sizeof *m->parts[item]);
   if (!m->parts[item]) return KEDGE_ERR_MEMORY;
-  for (uint32_t part = 0; part < parts; part++) {
-    KEDGE_TRY(find_part(m, item, part, &tensor));
-    KEDGE_TRY(kedge_buffer_wrap(m->device, tensor->data, tensor->bytes, &m->parts[item][part]));
-  }
+  for (uint32_t expert = 0; expert < p->dims[0]; expert++) KEDGE_TRY(map_expert(m, item, expert));
   return KEDGE_OK;
 }
 
@@ -216,11 +232,8 @@ static kedge_status check_tensors(kedge_model *m) {
   return KEDGE_OK;
 }
 
-static kedge_status fill_param(kedge_model *m, uint32_t item, bool map, void *piece) {
-  bool mapped = false;
-  if (map) KEDGE_TRY(map_param(m, item, &mapped));
-  if (mapped) return KEDGE_OK;
-  KEDGE_TRY(weight_new(m, item));
+/* Fills a parameter from all its file tensors; a pair's tensor fills both of the pair. */
+static kedge_status fill_param(kedge_model *m, uint32_t item, void *piece) {
   for (uint32_t part = 0; part < m->params.items[item].parts; part++) {
     const kedge_st_tensor *tensor;
     KEDGE_TRY(find_part(m, item, part, &tensor));
@@ -229,11 +242,18 @@ static kedge_status fill_param(kedge_model *m, uint32_t item, bool map, void *pi
   return KEDGE_OK;
 }
 
+/* Buffers first: a file tensor may fill two parameters. */
 static kedge_status fill_all(kedge_model *m, bool map) {
   void *piece = kedge_alloc(PIECE, sizeof(float));
-  if (!piece) return KEDGE_ERR_MEMORY;
-  kedge_status status = check_tensors(m);
-  for (uint32_t i = 0; i < m->params.count && status == KEDGE_OK; i++) status = fill_param(m, i, map, piece);
+  bool *mapped = kedge_alloc(m->params.count, sizeof *mapped);
+  kedge_status status = piece && mapped ? check_tensors(m) : KEDGE_ERR_MEMORY;
+  for (uint32_t i = 0; i < m->params.count && status == KEDGE_OK; i++) {
+    if (map) status = map_param(m, i, &mapped[i]);
+    if (status == KEDGE_OK && !mapped[i]) status = weight_new(m, i);
+  }
+  for (uint32_t i = 0; i < m->params.count && status == KEDGE_OK; i++)
+    if (!mapped[i] && !m->params.items[i].second) status = fill_param(m, i, piece);
+  kedge_free(mapped);
   kedge_free(piece);
   return status;
 }
@@ -246,6 +266,7 @@ static kedge_status load(kedge_device *device, const char *directory, kedge_dtyp
   KEDGE_TRY(kedge_hf_config_load(directory, &config));
   kedge_status status = model_new(device, &config, dtype, &m);
   if (status == KEDGE_OK) status = kedge_checkpoint_open(directory, &m->source);
+  if (status == KEDGE_OK) status = kedge_params_fit(&m->params, m->source);
   if (status == KEDGE_OK) status = fill_all(m, map);
   if (status != KEDGE_OK) {
     kedge_model_free(m);
@@ -286,15 +307,20 @@ static kedge_status fetch(void *context, const kedge_st_tensor *tensor, uint64_t
     *own = true; /* a stale buffer passes through */
     return KEDGE_OK;
   }
-  const kedge_param *param = &m->params.items[item];
-  const bool master = c->masters && c->masters[item];
-  const kedge_buffer *from = master ? c->masters[item] : m->weights[item];
-  const kedge_dtype dtype = master ? KEDGE_F32 : m->dtype;
-  uint64_t size = kedge_st_dtype_size(tensor->dtype), count = bytes / size;
-  uint64_t start = kedge_param_count(param) / param->parts * part + offset / size;
-  KEDGE_TRY(
-      kedge_buffer_read(from, start * kedge_dtype_size(dtype), c->piece, count * kedge_dtype_size(dtype)));
-  return kedge_convert_floats(buffer, tensor->dtype, c->piece, file_dtype(dtype), count);
+  const uint64_t size = kedge_st_dtype_size(tensor->dtype), first = offset / size, count = bytes / size;
+  uint64_t n;
+  for (uint64_t at = 0; at < count; at += n) {
+    const kedge_run run = kedge_params_run(&m->params, item, part, first + at);
+    const bool master = c->masters && c->masters[run.item];
+    const kedge_buffer *from = master ? c->masters[run.item] : m->weights[run.item];
+    const kedge_dtype dtype = master ? KEDGE_F32 : weight_dtype(m, run.item);
+    const uint64_t from_size = kedge_dtype_size(dtype);
+    n = run.count < count - at ? run.count : count - at;
+    KEDGE_TRY(kedge_buffer_read(from, run.start * from_size, c->piece, n * from_size));
+    KEDGE_TRY(kedge_convert_floats((unsigned char *)buffer + at * size, tensor->dtype, c->piece,
+                                   file_dtype(dtype), n));
+  }
+  return KEDGE_OK;
 }
 
 kedge_status kedge_model_save(const kedge_model *m, kedge_buffer *const *masters, const char *folder,

@@ -16,94 +16,158 @@ typedef struct kedge_file_name {
   bool tied;
 } kedge_file_name;
 
-/* Shape of a role's tensor. Returns the rank; 0 if this layer (dense or MoE) does not have the role. */
-static uint32_t role_shape(const kedge_params *p, kedge_role role, uint32_t layer,
-                           uint32_t dims[KEDGE_MAX_RANK]) {
-  const kedge_hf_config *c = &p->config;
-  const uint32_t D = c->hidden_size, V = c->vocab_size, E = c->num_experts, I = c->moe_intermediate_size,
-                 F = c->intermediate_size, q = c->num_attention_heads * c->head_dim,
-                 kv = c->num_key_value_heads * c->head_dim;
-  const bool moe = kedge_hf_layer_is_sparse(c, layer);
-  uint32_t rank = 2, a = 0, b = 0, d = 0;
-  switch (role) {
-  case KEDGE_ROLE_EMBED:
-    a = V, b = D;
-    break;
-  case KEDGE_ROLE_HEAD:
-    a = V, b = D, rank = c->tie_word_embeddings ? 0 : 2;
-    break;
-  case KEDGE_ROLE_FINAL_NORM:
-  case KEDGE_ROLE_INPUT_NORM:
-  case KEDGE_ROLE_POST_NORM:
-    rank = 1, a = D;
-    break;
-  case KEDGE_ROLE_Q:
-    a = q, b = D;
-    break;
-  case KEDGE_ROLE_K:
-  case KEDGE_ROLE_V:
-    a = kv, b = D;
-    break;
-  case KEDGE_ROLE_O:
-    a = D, b = q;
-    break;
-  case KEDGE_ROLE_Q_NORM:
-  case KEDGE_ROLE_K_NORM:
-    rank = p->options.qk_norm ? 1 : 0, a = c->head_dim;
-    break;
-  case KEDGE_ROLE_MLP_GATE:
-  case KEDGE_ROLE_MLP_UP:
-    rank = moe ? 0 : 2, a = F, b = D;
-    break;
-  case KEDGE_ROLE_MLP_DOWN:
-    rank = moe ? 0 : 2, a = D, b = F;
-    break;
-  case KEDGE_ROLE_ROUTER:
-    rank = moe ? 2 : 0, a = E, b = D;
-    break;
-  case KEDGE_ROLE_EXPERT_GATE:
-  case KEDGE_ROLE_EXPERT_UP:
-    rank = moe ? 3 : 0, a = E, b = I, d = D;
-    break;
-  case KEDGE_ROLE_EXPERT_DOWN:
-    rank = moe ? 3 : 0, a = E, b = D, d = I;
-    break;
-  case KEDGE_ROLE_COUNT:
-    rank = 0;
-    break;
-  }
-  const uint32_t all[KEDGE_MAX_RANK] = {a, b, d, 1};
+static uint32_t shape(uint32_t dims[KEDGE_MAX_RANK], uint32_t rank, uint32_t a, uint32_t b, uint32_t c) {
+  const uint32_t all[KEDGE_MAX_RANK] = {a, b, c, 1};
   for (uint32_t i = 0; i < KEDGE_MAX_RANK; i++) dims[i] = i < rank ? all[i] : 1;
   return rank;
 }
 
-static const char *pattern_of(const kedge_family *family, kedge_role role) {
-  for (uint32_t i = 0; i < family->name_count; i++)
-    if (family->names[i].role == role) return family->names[i].pattern;
+/* Attention: queries, keys and values directly, or through latents. */
+static uint32_t attention_shape(const kedge_params *p, kedge_role role, uint32_t *dims) {
+  const kedge_hf_config *c = &p->config;
+  const bool latent = c->kv_lora_rank > 0, q_latent = latent && c->q_lora_rank > 0;
+  const bool full = p->options.qk_norm == KEDGE_QK_NORM_FULL, normed = full || p->options.qk_norm;
+  const uint32_t D = c->hidden_size, H = c->num_attention_heads, q = H * c->head_dim,
+                 k = c->num_key_value_heads * c->head_dim, v = c->num_key_value_heads * c->v_head_dim;
+  switch (role) {
+  case KEDGE_ROLE_Q:
+    return shape(dims, q_latent ? 0 : 2, q, D, 1);
+  case KEDGE_ROLE_K:
+    return shape(dims, latent ? 0 : 2, k, D, 1);
+  case KEDGE_ROLE_V:
+    return shape(dims, latent ? 0 : 2, v, D, 1);
+  case KEDGE_ROLE_Q_BIAS:
+    return shape(dims, c->qkv_bias ? 1 : 0, q, 1, 1);
+  case KEDGE_ROLE_K_BIAS:
+    return shape(dims, c->qkv_bias ? 1 : 0, k, 1, 1);
+  case KEDGE_ROLE_V_BIAS:
+    return shape(dims, c->qkv_bias ? 1 : 0, v, 1, 1);
+  case KEDGE_ROLE_Q_A:
+    return shape(dims, q_latent ? 2 : 0, c->q_lora_rank, D, 1);
+  case KEDGE_ROLE_Q_A_NORM:
+    return shape(dims, q_latent ? 1 : 0, c->q_lora_rank, 1, 1);
+  case KEDGE_ROLE_Q_B:
+    return shape(dims, q_latent ? 2 : 0, q, c->q_lora_rank, 1);
+  case KEDGE_ROLE_KV_A:
+    return shape(dims, latent ? 2 : 0, c->kv_lora_rank + c->qk_rope_head_dim, D, 1);
+  case KEDGE_ROLE_KV_A_NORM:
+    return shape(dims, latent ? 1 : 0, c->kv_lora_rank, 1, 1);
+  case KEDGE_ROLE_KV_B:
+    return shape(dims, latent ? 2 : 0, H * (c->qk_nope_head_dim + c->v_head_dim), c->kv_lora_rank, 1);
+  case KEDGE_ROLE_O:
+    return shape(dims, 2, D, H * c->v_head_dim, 1);
+  case KEDGE_ROLE_Q_NORM:
+    return shape(dims, normed ? 1 : 0, full ? q : c->head_dim, 1, 1);
+  case KEDGE_ROLE_K_NORM:
+    return shape(dims, normed ? 1 : 0, full ? k : c->head_dim, 1, 1);
+  default:
+    return 0;
+  }
+}
+
+/* A dense MLP, or a router with its experts. */
+static uint32_t feed_forward_shape(const kedge_params *p, kedge_role role, bool moe, uint32_t *dims) {
+  const kedge_hf_config *c = &p->config;
+  const uint32_t D = c->hidden_size, E = c->num_experts, I = c->moe_intermediate_size,
+                 F = c->intermediate_size, S = p->options.shared_width;
+  switch (role) {
+  case KEDGE_ROLE_MLP_GATE:
+  case KEDGE_ROLE_MLP_UP:
+    return shape(dims, moe ? 0 : 2, F, D, 1);
+  case KEDGE_ROLE_MLP_DOWN:
+    return shape(dims, moe ? 0 : 2, D, F, 1);
+  case KEDGE_ROLE_ROUTER:
+    return shape(dims, moe ? 2 : 0, E, D, 1);
+  case KEDGE_ROLE_ROUTER_CORRECTION:
+    return shape(dims, moe && p->options.correction ? 1 : 0, E, 1, 1);
+  case KEDGE_ROLE_EXPERT_GATE:
+  case KEDGE_ROLE_EXPERT_UP:
+    return shape(dims, moe ? 3 : 0, E, I, D);
+  case KEDGE_ROLE_EXPERT_DOWN:
+    return shape(dims, moe ? 3 : 0, E, D, I);
+  case KEDGE_ROLE_SHARED_GATE:
+  case KEDGE_ROLE_SHARED_UP:
+    return shape(dims, moe && S ? 2 : 0, S, D, 1);
+  case KEDGE_ROLE_SHARED_DOWN:
+    return shape(dims, moe && S ? 2 : 0, D, S, 1);
+  case KEDGE_ROLE_SHARED_ROUTER:
+    return shape(dims, moe && S && p->options.shared_gated ? 2 : 0, 1, D, 1);
+  default:
+    return 0;
+  }
+}
+
+/* Shape of a role's tensor. Returns the rank; 0 if this layer (dense or MoE) does not have the role. */
+static uint32_t role_shape(const kedge_params *p, kedge_role role, uint32_t layer,
+                           uint32_t dims[KEDGE_MAX_RANK]) {
+  const kedge_hf_config *c = &p->config;
+  switch (role) {
+  case KEDGE_ROLE_EMBED:
+    return shape(dims, 2, c->vocab_size, c->hidden_size, 1);
+  case KEDGE_ROLE_HEAD:
+    return shape(dims, c->tie_word_embeddings ? 0 : 2, c->vocab_size, c->hidden_size, 1);
+  case KEDGE_ROLE_FINAL_NORM:
+  case KEDGE_ROLE_INPUT_NORM:
+  case KEDGE_ROLE_POST_NORM:
+    return shape(dims, 1, c->hidden_size, 1, 1);
+  default:
+    return role < KEDGE_ROLE_POST_NORM
+               ? attention_shape(p, role, dims)
+               : feed_forward_shape(p, role, kedge_hf_layer_is_sparse(c, layer), dims);
+  }
+}
+
+static const char *find_name(const kedge_tensor_name *names, uint32_t count, kedge_role role) {
+  for (uint32_t i = 0; i < count; i++)
+    if (names[i].role == role) return names[i].pattern;
   return NULL;
 }
 
+static const char *pattern_of(const kedge_params *p, kedge_role role) {
+  const kedge_family *f = p->family;
+  const char *other = p->other_layout ? find_name(f->other_names, f->other_count, role) : NULL;
+  return other ? other : find_name(f->names, f->name_count, role);
+}
+
+/* Whether gate and up of the experts lie in one file tensor. */
+static bool is_paired(const kedge_params *p, kedge_role role) {
+  if (role != KEDGE_ROLE_EXPERT_GATE && role != KEDGE_ROLE_EXPERT_UP) return false;
+  return !strcmp(pattern_of(p, KEDGE_ROLE_EXPERT_GATE), pattern_of(p, KEDGE_ROLE_EXPERT_UP));
+}
+
+/* Counts a parameter and its file tensors. */
+static kedge_status count_item(kedge_params *p, const kedge_param *item) {
+  const bool expert = item->role >= KEDGE_ROLE_EXPERT_GATE && item->role <= KEDGE_ROLE_EXPERT_DOWN;
+  uint64_t count = kedge_param_count(item);
+  p->tensors += item->second ? 0 : item->parts;
+  if (p->tensors > MAX_TENSORS)
+    return kedge_fail(KEDGE_ERR_UNSUPPORTED, "config.json: a model of more than %d tensors", MAX_TENSORS);
+  if (item->fixed) {
+    p->fixed += count;
+    return KEDGE_OK;
+  }
+  p->total += count;
+  if (expert) count = count / item->dims[0] * p->config.num_experts_per_tok;
+  p->active += item->role == KEDGE_ROLE_EMBED && !p->config.tie_word_embeddings ? 0 : count;
+  return KEDGE_OK;
+}
+
 static kedge_status add(kedge_params *p, kedge_role role, uint32_t layer) {
-  kedge_param item = {.role = role, .layer = layer, .parts = 1, .pattern = pattern_of(p->family, role)};
+  kedge_param item = {.role = role, .layer = layer, .parts = 1, .pattern = pattern_of(p, role)};
   item.rank = role_shape(p, role, layer, item.dims);
   if (!item.rank || !item.pattern) return KEDGE_OK;
   if (kedge_param_count(&item) > INT32_MAX)
     return kedge_fail(KEDGE_ERR_UNSUPPORTED, "config.json: %s would have more than 2147483647 elements",
                       item.pattern);
   if (strstr(item.pattern, "{e}")) item.parts = item.dims[0];
+  item.paired = is_paired(p, role);
+  item.second = item.paired && role == KEDGE_ROLE_EXPERT_UP;
   item.decay = item.rank >= 2;
+  item.fixed = role == KEDGE_ROLE_ROUTER_CORRECTION;
   uint32_t row = role < KEDGE_ROLE_GLOBAL_COUNT ? 0 : layer + 1;
-  if (p->tensors + item.parts > MAX_TENSORS)
-    return kedge_fail(KEDGE_ERR_UNSUPPORTED, "config.json: a model of more than %d tensors", MAX_TENSORS);
   p->index[row * KEDGE_ROLE_COUNT + role] = p->count + 1;
   p->items[p->count++] = item;
-  p->tensors += item.parts;
-  uint64_t count = kedge_param_count(&item);
-  p->total += count;
-  bool expert = role >= KEDGE_ROLE_EXPERT_GATE && role <= KEDGE_ROLE_EXPERT_DOWN;
-  if (expert) count = count / item.dims[0] * p->config.num_experts_per_tok;
-  p->active += role == KEDGE_ROLE_EMBED && !p->config.tie_word_embeddings ? 0 : count;
-  return KEDGE_OK;
+  return count_item(p, &item);
 }
 
 static int by_name(const void *a, const void *b) {
@@ -115,12 +179,12 @@ static kedge_status list_names(kedge_params *p) {
   p->names = kedge_alloc(p->tensors + 1, sizeof *p->names);
   if (!p->names) return KEDGE_ERR_MEMORY;
   for (uint32_t i = 0; i < p->count; i++)
-    for (uint32_t part = 0; part < p->items[i].parts; part++) {
+    for (uint32_t part = 0; part < p->items[i].parts && !p->items[i].second; part++) {
       kedge_file_name *n = &p->names[p->name_count++];
       *n = (kedge_file_name){.item = i, .part = part};
       kedge_param_name(&p->items[i], part, n->name);
     }
-  const char *head = pattern_of(p->family, KEDGE_ROLE_HEAD);
+  const char *head = pattern_of(p, KEDGE_ROLE_HEAD);
   if (head && p->config.tie_word_embeddings) {
     kedge_file_name *n = &p->names[p->name_count++];
     *n = (kedge_file_name){.item = kedge_params_find(p, KEDGE_ROLE_EMBED, 0), .tied = true};
@@ -143,36 +207,70 @@ bool kedge_params_lookup(const kedge_params *p, const char *name, uint32_t *item
   return true;
 }
 
+/* Layers behind the stack that predict further tokens. */
+static bool is_extra_layer(const kedge_params *p, const char *name) {
+  const char prefix[] = "model.layers.";
+  if (strncmp(name, prefix, sizeof prefix - 1)) return false;
+  const char *digits = name + sizeof prefix - 1;
+  char *end;
+  if (*digits < '0' || *digits > '9') return false;
+  unsigned long layer = strtoul(digits, &end, 10);
+  return *end == '.' && layer >= p->config.num_hidden_layers &&
+         layer - p->config.num_hidden_layers < p->config.num_nextn_predict_layers;
+}
+
 bool kedge_params_ignores(const kedge_params *p, const char *name) {
   size_t length = strlen(name);
   for (const char *const *suffix = p->family->ignored; *suffix; suffix++) {
     size_t tail = strlen(*suffix);
     if (length >= tail && !strcmp(name + length - tail, *suffix)) return true;
   }
-  return false;
+  return is_extra_layer(p, name);
+}
+
+/* Lists parameters and names in the layout that `other_layout` says. */
+static kedge_status list_items(kedge_params *p) {
+  const uint32_t layers = p->config.num_hidden_layers;
+  memset(p->index, 0, (size_t)(layers + 1) * KEDGE_ROLE_COUNT * sizeof *p->index);
+  kedge_free(p->names);
+  p->names = NULL;
+  p->count = p->moe_layers = p->name_count = 0;
+  p->total = p->fixed = p->tensors = p->active = 0;
+  KEDGE_TRY(add(p, KEDGE_ROLE_EMBED, 0));
+  for (uint32_t l = 0; l < layers; l++) {
+    p->moe_layers += kedge_hf_layer_is_sparse(&p->config, l);
+    for (int role = KEDGE_ROLE_GLOBAL_COUNT; role < KEDGE_ROLE_COUNT; role++)
+      KEDGE_TRY(add(p, (kedge_role)role, l));
+  }
+  KEDGE_TRY(add(p, KEDGE_ROLE_FINAL_NORM, 0));
+  KEDGE_TRY(add(p, KEDGE_ROLE_HEAD, 0));
+  if (!p->moe_layers)
+    return kedge_fail(KEDGE_ERR_UNSUPPORTED, "config.json: no layer is a mixture of experts");
+  return list_names(p);
 }
 
 kedge_status kedge_params_init(kedge_params *p, const kedge_hf_config *config) {
   *p = (kedge_params){.config = *config};
   KEDGE_TRY(kedge_family_find(config, &p->family));
   KEDGE_TRY(p->family->options(config, &p->options));
-  const uint32_t layers = config->num_hidden_layers;
-  p->items = kedge_alloc((size_t)(layers + 1) * KEDGE_ROLE_COUNT, sizeof *p->items);
-  p->index = kedge_alloc((size_t)(layers + 1) * KEDGE_ROLE_COUNT, sizeof *p->index);
-  kedge_status status = p->items && p->index ? KEDGE_OK : KEDGE_ERR_MEMORY;
-  if (status == KEDGE_OK) status = add(p, KEDGE_ROLE_EMBED, 0);
-  for (uint32_t l = 0; l < layers && status == KEDGE_OK; l++) {
-    p->moe_layers += kedge_hf_layer_is_sparse(config, l);
-    for (int role = KEDGE_ROLE_GLOBAL_COUNT; role < KEDGE_ROLE_COUNT && status == KEDGE_OK; role++)
-      status = add(p, (kedge_role)role, l);
-  }
-  if (status == KEDGE_OK) status = add(p, KEDGE_ROLE_FINAL_NORM, 0);
-  if (status == KEDGE_OK) status = add(p, KEDGE_ROLE_HEAD, 0);
-  if (status == KEDGE_OK && !p->moe_layers)
-    status = kedge_fail(KEDGE_ERR_UNSUPPORTED, "config.json: no layer is a mixture of experts");
-  if (status == KEDGE_OK) status = list_names(p);
+  const size_t most = (size_t)(config->num_hidden_layers + 1) * KEDGE_ROLE_COUNT;
+  p->items = kedge_alloc(most, sizeof *p->items);
+  p->index = kedge_alloc(most, sizeof *p->index);
+  kedge_status status = p->items && p->index ? list_items(p) : KEDGE_ERR_MEMORY;
   if (status != KEDGE_OK) kedge_params_destroy(p);
   return status;
+}
+
+kedge_status kedge_params_fit(kedge_params *p, const kedge_checkpoint *files) {
+  const char *pattern = find_name(p->family->other_names, p->family->other_count, KEDGE_ROLE_EXPERT_DOWN);
+  if (!pattern || p->other_layout) return KEDGE_OK;
+  const kedge_param stack = {
+      .layer = kedge_params_moe_layer(p, 0), .parts = p->config.num_experts, .pattern = pattern};
+  char name[KEDGE_NAME_SIZE];
+  kedge_param_name(&stack, 0, name);
+  if (!kedge_checkpoint_find(files, name)) return KEDGE_OK;
+  p->other_layout = true;
+  return list_items(p);
 }
 
 void kedge_params_destroy(kedge_params *p) {
@@ -210,25 +308,42 @@ uint64_t kedge_param_count(const kedge_param *param) {
   return count;
 }
 
+kedge_dtype kedge_param_dtype(const kedge_param *param, kedge_dtype model) {
+  return param->fixed && model == KEDGE_BF16 ? KEDGE_F32 : model;
+}
+
 void kedge_param_name(const kedge_param *param, uint32_t part, char name[KEDGE_NAME_SIZE]) {
+  const bool own = part == param->parts;
   size_t at = 0;
   for (const char *c = param->pattern; *c && at + 12 < KEDGE_NAME_SIZE; c++) {
     bool layer = !strncmp(c, "{l}", 3), expert = !strncmp(c, "{e}", 3);
     if (layer || expert) {
-      bool star = expert && part == param->parts && param->parts > 1;
-      at += (size_t)(star ? snprintf(name + at, 12, "*")
-                          : snprintf(name + at, 12, "%u", layer ? param->layer : part));
+      at += (size_t)(expert && own ? snprintf(name + at, 12, "*")
+                                   : snprintf(name + at, 12, "%u", layer ? param->layer : part));
       c += 2;
     } else {
       name[at++] = *c;
     }
   }
   name[at] = 0;
+  if (own && param->paired) snprintf(name + at, KEDGE_NAME_SIZE - at, param->second ? ".up" : ".gate");
 }
 
-uint32_t kedge_param_part_shape(const kedge_param *param, uint64_t shape[KEDGE_MAX_RANK]) {
-  uint32_t skip = param->parts > 1 || strstr(param->pattern, "{e}") ? 1 : 0;
-  for (uint32_t i = 0; i + skip < param->rank; i++) shape[i] = param->dims[i + skip];
+/* Gate and up of an expert alternate in a paired tensor; everything else lies as on the device. */
+kedge_run kedge_params_run(const kedge_params *p, uint32_t item, uint32_t part, uint64_t at) {
+  const kedge_param *param = &p->items[item];
+  const uint64_t whole = kedge_param_count(param), each = whole / param->parts;
+  if (!param->paired) return (kedge_run){item, each * part + at, each - at};
+  const uint64_t half = whole / param->dims[0], block = at / half;
+  const kedge_role role = block % 2 ? KEDGE_ROLE_EXPERT_UP : KEDGE_ROLE_EXPERT_GATE;
+  return (kedge_run){kedge_params_find(p, role, param->layer), block / 2 * half + at % half,
+                     half - at % half};
+}
+
+uint32_t kedge_param_part_shape(const kedge_param *param, uint64_t shape_[KEDGE_MAX_RANK]) {
+  uint32_t skip = strstr(param->pattern, "{e}") ? 1 : 0;
+  for (uint32_t i = 0; i + skip < param->rank; i++) shape_[i] = param->dims[i + skip];
+  if (param->paired) shape_[1] *= 2;
   return param->rank - skip;
 }
 

@@ -6,18 +6,23 @@
 #ifndef KEDGE_MODELS_DECODER_PARAMETERS_H
 #define KEDGE_MODELS_DECODER_PARAMETERS_H
 
+#include "models/checkpoint/checkpoint.h"
 #include "models/decoder/family.h"
 
 enum { KEDGE_NAME_SIZE = 160 };
 
-/* A parameter: one tensor on the device. Expert stacks have one file tensor an index of dimension 0. */
+/* A parameter: one tensor on the device. A stack of experts has a file tensor an expert, or all of them in
+ * one tensor, where gate and up may lie together: of each expert first gate's rows, then up's. */
 typedef struct kedge_param {
   kedge_role role;
   uint32_t layer; /* 0 for global roles */
   uint32_t rank, dims[KEDGE_MAX_RANK];
   uint32_t parts;      /* file tensors: 1, or the number of experts */
+  bool paired;         /* its file tensor has the gate and up of each expert */
+  bool second;         /* and this is the up of it; listed once, under gate */
   const char *pattern; /* name in files */
-  bool decay;          /* weight decay applies: matrices yes, norms no */
+  bool decay;          /* weight decay applies: matrices yes, norms and biases no */
+  bool fixed;          /* f32 on the device whatever the model's dtype, never trained */
 } kedge_param;
 
 typedef struct kedge_params {
@@ -26,9 +31,11 @@ typedef struct kedge_params {
   kedge_family_options options;
   kedge_param *items;
   uint32_t count;
-  uint32_t *index; /* [layers + 1][KEDGE_ROLE_COUNT] -> item + 1, 0: absent; row 0 holds the global roles */
+  uint32_t *index;   /* [layers + 1][KEDGE_ROLE_COUNT] -> item + 1, 0: absent; row 0 holds the global roles */
+  bool other_layout; /* files have the family's other names */
   uint32_t moe_layers; /* number of MoE layers */
   uint64_t total;      /* parameters */
+  uint64_t fixed;      /* elements of fixed ones, which `total` leaves out */
   uint64_t tensors;    /* tensors in files */
   uint64_t active;     /* parameters that one token uses: its K experts, the head, no embedding table */
   struct kedge_file_name *names; /* sorted; see kedge_params_lookup */
@@ -38,6 +45,8 @@ typedef struct kedge_params {
 /* Lists a model's parameters in file order of layers. `config` must outlive the list. */
 kedge_status kedge_params_init(kedge_params *params, const kedge_hf_config *config);
 void kedge_params_destroy(kedge_params *params);
+/* Takes the family's other names where the files have them. */
+kedge_status kedge_params_fit(kedge_params *params, const kedge_checkpoint *files);
 
 /* Item of a role in a layer (0 for global roles), UINT32_MAX if absent. */
 uint32_t kedge_params_find(const kedge_params *params, kedge_role role, uint32_t layer);
@@ -47,15 +56,26 @@ uint32_t kedge_params_moe_index(const kedge_params *params, uint32_t layer);
 uint32_t kedge_params_moe_layer(const kedge_params *params, uint32_t index);
 
 uint64_t kedge_param_count(const kedge_param *param);
-/* Name of the file tensor of a part; for a stack of experts with part == param->parts the stack's own name
- * ("experts.*"). */
+/* Of the parameter on the device: the model's, f32 for a fixed one (f64 in an f64 model). */
+kedge_dtype kedge_param_dtype(const kedge_param *param, kedge_dtype model);
+/* Name of the file tensor of a part; with part == param->parts the parameter's own name ("experts.*"), which
+ * no other parameter has. */
 void kedge_param_name(const kedge_param *param, uint32_t part, char name[KEDGE_NAME_SIZE]);
 /* The parameter and part that a file tensor's name stands for; false if the model has none of that name. A
  * tied head's name stands for the embedding, with *tied set. */
 bool kedge_params_lookup(const kedge_params *params, const char *name, uint32_t *item, uint32_t *part,
                          bool *tied);
-/* True for file tensors that are known to be stale (rotary tables) and are left out with a note. */
+/* True for file tensors that are known to be no part of the model (rotary tables, layers that predict further
+ * tokens) and are left out with a note. */
 bool kedge_params_ignores(const kedge_params *params, const char *name);
+/* Where a run of a file tensor's elements lies on the device. */
+typedef struct kedge_run {
+  uint32_t item;  /* parameter */
+  uint64_t start; /* element of it */
+  uint64_t count; /* elements, contiguous on both sides */
+} kedge_run;
+/* The run that begins at element `at` of the file tensor (item, part). */
+kedge_run kedge_params_run(const kedge_params *params, uint32_t item, uint32_t part, uint64_t at);
 /* Shape of one file tensor; returns its rank. */
 uint32_t kedge_param_part_shape(const kedge_param *param, uint64_t shape[KEDGE_MAX_RANK]);
 /* True for a router weight: what `freeze` and Router-L2 act on. */

@@ -7,7 +7,6 @@
 #include "models/decoder/family.h"
 
 #include "core/args.h"
-#include "models/decoder/rope.h"
 
 #include <math.h>
 
@@ -32,13 +31,10 @@ static const kedge_tensor_name names[] = {
     {KEDGE_ROLE_EXPERT_DOWN, "model.layers.{l}.mlp.experts.{e}.down_proj.weight"},
 };
 
-static const char *const ignored[] = {".rotary_emb.inv_freq", NULL};
-
 static kedge_status options(const kedge_hf_config *config, kedge_family_options *o) {
-  const double magnitude = kedge_rope_magnitude(&config->rope);
   *o = (kedge_family_options){
-      .qk_norm = true,
-      .attention_scale = magnitude * magnitude / sqrt((double)config->head_dim),
+      .qk_norm = KEDGE_QK_NORM_HEAD,
+      .attention_scale = 1.0 / sqrt((double)config->head_dim),
       .score_kind = KEDGE_SCORE_SOFTMAX,
       .gate_normalise = config->norm_topk_prob,
       .gate_alpha = 1.0,
@@ -51,6 +47,8 @@ const kedge_family kedge__family_qwen3_moe = {
     .architecture = "Qwen3MoeForCausalLM",
     .names = names,
     .name_count = sizeof names / sizeof *names,
-    .ignored = ignored,
+    .other_names = kedge__fused_experts,
+    .other_count = KEDGE_FUSED_EXPERTS,
+    .ignored = kedge__stale_tensors,
     .options = options,
 };

@@ -31,6 +31,10 @@ void kedge_rope_frequencies(const kedge_rope_config *rope, uint32_t width, doubl
   }
 }
 
+uint32_t kedge_rope_width(const kedge_hf_config *config) {
+  return config->kv_lora_rank ? config->qk_rope_head_dim : config->head_dim;
+}
+
 static double magnitude(double factor, double scale) {
   return factor > 1 ? 0.1 * scale * log(factor) + 1 : 1;
 }
@@ -41,4 +45,10 @@ double kedge_rope_magnitude(const kedge_rope_config *rope) {
   if (rope->mscale > 0 && rope->mscale_all_dim > 0)
     return magnitude(rope->factor, rope->mscale) / magnitude(rope->factor, rope->mscale_all_dim);
   return magnitude(rope->factor, 1);
+}
+
+double kedge_rope_score_scale(const kedge_rope_config *rope) {
+  if (rope->type != KEDGE_ROPE_YARN || !(rope->mscale_all_dim > 0)) return 1;
+  const double m = magnitude(rope->factor, rope->mscale_all_dim);
+  return m * m;
 }

@@ -9,8 +9,14 @@
 /* frequencies [width/2] of a rotated width (even): radians a position. */
 void kedge_rope_frequencies(const kedge_rope_config *rope, uint32_t width, double *frequencies);
 
-/* What YaRN multiplies rotated queries and keys by, each; 1 without YaRN. Where the whole head is rotated,
- * scores grow by its square. */
+/* Width of a head that is rotated: all of it, or qk_rope_head_dim with latent attention. */
+uint32_t kedge_rope_width(const kedge_hf_config *config);
+
+/* What YaRN multiplies cos and sin by; 1 without YaRN. */
 double kedge_rope_magnitude(const kedge_rope_config *rope);
+
+/* What YaRN with mscale_all_dim multiplies the scale of q.k by in latent attention, of which only a part is
+ * rotated; else 1. */
+double kedge_rope_score_scale(const kedge_rope_config *rope);
 
 #endif

@@ -63,7 +63,7 @@ kedge_router_values kedge_router_build(const kedge_router_site *site, kedge_valu
   kedge_value scores_TE =
       site->score_kind == KEDGE_SCORE_SOFTMAX ? v.choice_TE : kedge_scores(g, v.choice_TE, site->score_kind);
   if (!v.ids_TK)
-    v.ids_TK = kedge_topk(g, scores_TE, site->correction_E, site->segments_T, site->topk, &v.bad_1);
+    v.ids_TK = kedge_topk(g, scores_TE, site->correction_E, site->segments_T, &site->choice, &v.bad_1);
   v.weights_TK = kedge_gates(g, v.gate_TE, v.ids_TK, &site->gate);
   apply(site, KEDGE_ROUTER_LOSS, &v);
   return v;

@@ -38,8 +38,9 @@ typedef struct kedge_router_site {
   kedge_graph *graph;
   uint32_t layer;     /* number in the model */
   uint32_t moe_layer; /* index among the MoE layers */
-  uint32_t experts, topk;
-  uint32_t score_kind; /* KEDGE_SCORE_* */
+  uint32_t experts;
+  uint32_t score_kind;       /* KEDGE_SCORE_* */
+  kedge_topk_options choice; /* how many experts, and from which groups */
   kedge_gate_options gate;
   kedge_value segments_T;   /* i32, -1: a token that is not routed */
   kedge_value spans_T;      /* i32 rows of the prior, -1: none; KEDGE_NONE when no intervention needs it */

@@ -102,7 +102,7 @@ kedge_status kedge_optimizer_init(kedge_optimizer *o, const kedge_model *model,
   kedge_status status = o->trained && o->master && o->m && o->v && o->grad ? KEDGE_OK : KEDGE_ERR_MEMORY;
   bool any = false;
   for (uint32_t i = 0; status == KEDGE_OK && i < count; i++) {
-    o->trained[i] = !options->trained || options->trained[i];
+    o->trained[i] = !model->params.items[i].fixed && (!options->trained || options->trained[i]);
     any |= o->trained[i];
     if (o->trained[i]) status = buffers_new(o, i);
   }

@@ -26,7 +26,7 @@ static kedge_buffer *state_buffer(const kedge_optimizer *o, uint32_t i, uint32_t
 
 static void state_name(const kedge_param *param, uint32_t s, char name[KEDGE_NAME_SIZE + 8]) {
   char base[KEDGE_NAME_SIZE];
-  kedge_param_name(param, param->parts > 1 ? param->parts : 0, base);
+  kedge_param_name(param, param->parts, base);
   snprintf(name, KEDGE_NAME_SIZE + 8, "%s.%s", state_names[s], base);
 }
 

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Granite MoE: grouped-query attention with rotate-half rope; multipliers of the config on embeddings, both
+ * branches, q.k and logits; softmax over the chosen experts, which is softmax over all, normalised; the
+ * experts of a layer are one tensor a projection in files.
+ */
+#include "models/decoder/family.h"
+
+#include "core/args.h"
+
+#include <math.h>
+
+static const kedge_tensor_name names[] = {
+    {KEDGE_ROLE_EMBED, "model.embed_tokens.weight"},
+    {KEDGE_ROLE_FINAL_NORM, "model.norm.weight"},
+    {KEDGE_ROLE_HEAD, "lm_head.weight"},
+    {KEDGE_ROLE_INPUT_NORM, "model.layers.{l}.input_layernorm.weight"},
+    {KEDGE_ROLE_Q, "model.layers.{l}.self_attn.q_proj.weight"},
+    {KEDGE_ROLE_K, "model.layers.{l}.self_attn.k_proj.weight"},
+    {KEDGE_ROLE_V, "model.layers.{l}.self_attn.v_proj.weight"},
+    {KEDGE_ROLE_O, "model.layers.{l}.self_attn.o_proj.weight"},
+    {KEDGE_ROLE_POST_NORM, "model.layers.{l}.post_attention_layernorm.weight"},
+    {KEDGE_ROLE_ROUTER, "model.layers.{l}.block_sparse_moe.router.layer.weight"},
+    {KEDGE_ROLE_EXPERT_GATE, "model.layers.{l}.block_sparse_moe.input_linear.weight"},
+    {KEDGE_ROLE_EXPERT_UP, "model.layers.{l}.block_sparse_moe.input_linear.weight"},
+    {KEDGE_ROLE_EXPERT_DOWN, "model.layers.{l}.block_sparse_moe.output_linear.weight"},
+};
+
+static const kedge_tensor_name other_names[] = {
+    {KEDGE_ROLE_ROUTER, "model.layers.{l}.block_sparse_moe.router.weight"},
+    {KEDGE_ROLE_EXPERT_GATE, "model.layers.{l}.block_sparse_moe.experts.gate_up_proj"},
+    {KEDGE_ROLE_EXPERT_UP, "model.layers.{l}.block_sparse_moe.experts.gate_up_proj"},
+    {KEDGE_ROLE_EXPERT_DOWN, "model.layers.{l}.block_sparse_moe.experts.down_proj"},
+};
+
+static kedge_status options(const kedge_hf_config *config, kedge_family_options *o) {
+  const double scale = config->attention_multiplier;
+  *o = (kedge_family_options){
+      .attention_scale = scale > 0 ? scale : 1.0 / sqrt((double)config->head_dim),
+      .score_kind = KEDGE_SCORE_SOFTMAX,
+      .gate_normalise = true,
+      .gate_alpha = 1.0,
+  };
+  return KEDGE_OK;
+}
+
+const kedge_family kedge__family_granitemoe = {
+    .model_type = "granitemoe",
+    .architecture = "GraniteMoeForCausalLM",
+    .names = names,
+    .name_count = sizeof names / sizeof *names,
+    .other_names = other_names,
+    .other_count = sizeof other_names / sizeof *other_names,
+    .ignored = kedge__stale_tensors,
+    .options = options,
+};

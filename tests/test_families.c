@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * ctest: quick
+ *
+ * Model families from their configs alone: parameters and tensors of the published models, rotary frequencies
+ * and scales, options, and what is refused. Parity of what they compute is test_models.c.
+ */
+#include "core/args.h"
+#include "models/decoder/parameters.h"
+#include "models/decoder/rope.h"
+#include "tests/support/files.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void check(kedge_status status) {
+  if (status != KEDGE_OK) fail_msg("%s: %s", kedge_status_name(status), kedge_message());
+}
+
+/* A config of tests/golden/configs with one text put in another's place (NULL: as it is). */
+static kedge_status parse(const char *name, const char *from, const char *to, kedge_hf_config *config) {
+  char path[128];
+  size_t bytes;
+  snprintf(path, sizeof path, "configs/%s.json", name);
+  char *text = test_read(test_golden(path), &bytes);
+  char *edited = malloc(bytes + 4096), *at = from ? strstr(text, from) : text;
+  assert_non_null(at);
+  snprintf(edited, bytes + 4096, "%.*s%s%s", (int)(at - text), text, from ? to : "",
+           at + (from ? strlen(from) : 0));
+  kedge_status status = kedge_hf_config_parse(edited, strlen(edited), "config.json", config);
+  free(edited), free(text);
+  return status;
+}
+
+typedef struct published {
+  const char *config;
+  uint64_t parameters, tensors, fixed, experts_rest; /* rest: without embedding and head */
+} published;
+
+/* Moonlight's files have 27 stale tensors besides these 5317. Active parameters leave the embedding out. */
+static const published models[] = {
+    {"moonlight_16b_a3b", 15960108544, 5317, 1664, 15289019904},
+    {"deepseek_v2_lite", 15706484224, 5291, 0, 15287053824},
+    {"qwen3_30b_a3b", 30532122624, 18867, 0, 29909792768},
+    {"olmoe_1b_7b", 6919161856, 3 + 16 * (8 + 1 + 3 * 64), 0, 6713116672},
+    {"mixtral_8x7b", 46702792704, 3 + 32 * (6 + 1 + 3 * 8), 0, 46440648704},
+    {"granite_3_0_1b_a400m", 1334628352, 2 + 24 * (6 + 1 + 2), 0, 1284293632},
+    {"granite_3_0_3b_a800m", 3298793472, 2 + 32 * (6 + 1 + 2), 0, 3223291392},
+};
+
+static void test_counts(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+    const published *m = &models[i];
+    kedge_hf_config config;
+    kedge_params p;
+    check(parse(m->config, NULL, NULL, &config));
+    check(kedge_params_init(&p, &config));
+    const uint64_t table = (uint64_t)config.vocab_size * config.hidden_size;
+    print_message("%s: %llu parameters in %llu tensors\n", m->config, (unsigned long long)p.total,
+                  (unsigned long long)p.tensors);
+    assert_true(p.total == m->parameters);
+    assert_true(p.tensors == m->tensors && p.name_count == m->tensors + config.tie_word_embeddings);
+    assert_true(p.fixed == m->fixed);
+    assert_true(p.total - table * (config.tie_word_embeddings ? 1 : 2) == m->experts_rest);
+    kedge_params_destroy(&p);
+    kedge_hf_config_destroy(&config);
+  }
+}
+
+static void near(const char *what, double got, double want) {
+  if (!(fabs(got - want) <= 1e-8 * fabs(want) + 1e-300)) fail_msg("%s: %.12g, want %.12g", what, got, want);
+}
+
+typedef struct frequency {
+  uint32_t index;
+  double value;
+} frequency;
+
+static void frequencies(const char *name, uint32_t width, const frequency *want, size_t count, double scale) {
+  kedge_hf_config config;
+  kedge_family_options options;
+  const kedge_family *family;
+  double got[64];
+  check(parse(name, NULL, NULL, &config));
+  assert_int_equal(kedge_rope_width(&config), width);
+  kedge_rope_frequencies(&config.rope, width, got);
+  for (size_t i = 0; i < count; i++) near(name, got[want[i].index], want[i].value);
+  check(kedge_family_find(&config, &family));
+  check(family->options(&config, &options));
+  near("scale of q.k", options.attention_scale, scale);
+  near("factor of cos and sin", kedge_rope_magnitude(&config.rope), 1);
+  kedge_hf_config_destroy(&config);
+}
+
+static void test_rope(void **state) {
+  (void)state;
+  static const frequency moonlight[] = {{0, 1}, {1, 0.7131110850}, {16, 0.00447213595}, {31, 2.804612133e-5}};
+  static const frequency qwen3[] = {{0, 1}, {1, 0.8058421878}, {32, 0.001}, {63, 1.240937761e-6}};
+  static const frequency lite[] = {{0, 1},
+                                   {9, 0.07498942093},
+                                   {10, 0.05623413252},
+                                   {11, 0.03900692656},
+                                   {16, 0.0055},
+                                   {20, 7.905694150e-4},
+                                   {22, 1.778279410e-4},
+                                   {23, 3.333803580e-5},
+                                   {31, 3.333803580e-6}};
+  frequencies("moonlight_16b_a3b", 64, moonlight, 4, 0.07216878365);
+  frequencies("qwen3_30b_a3b", 128, qwen3, 4, 1 / sqrt(128.0));
+  frequencies("deepseek_v2_lite", 64, lite, 9, 0.11472138683);
+  frequencies("granite_3_0_1b_a400m", 64, (frequency[]){{0, 1}}, 1, 0.015625);
+}
+
+static void options_of(const char *name, kedge_family_options *options) {
+  kedge_hf_config config;
+  const kedge_family *family;
+  check(parse(name, NULL, NULL, &config));
+  check(kedge_family_find(&config, &family));
+  check(family->options(&config, options));
+  kedge_hf_config_destroy(&config);
+}
+
+static void test_options(void **state) {
+  (void)state;
+  kedge_family_options o;
+  options_of("moonlight_16b_a3b", &o);
+  assert_true(o.score_kind == KEDGE_SCORE_SIGMOID && o.correction && o.gate_normalise && o.rope_interleaved);
+  assert_true(o.shared_width == 2816 && !o.shared_gated && o.groups == 1);
+  near("scaling factor", o.gate_alpha, 2.446);
+  near("epsilon of the gates", o.gate_epsilon, 1e-20);
+  near("epsilon of the latent norm", o.latent_norm_eps, 1e-6);
+  options_of("deepseek_v2_lite", &o);
+  assert_true(o.score_kind == KEDGE_SCORE_SOFTMAX && !o.correction && !o.gate_normalise && o.groups == 1);
+  near("scaling factor", o.gate_alpha, 1);
+  options_of("olmoe_1b_7b", &o);
+  assert_true(o.qk_norm == KEDGE_QK_NORM_FULL && !o.gate_normalise && !o.rope_interleaved);
+  options_of("mixtral_8x7b", &o);
+  assert_true(o.qk_norm == KEDGE_QK_NORM_NONE && o.gate_normalise && !o.shared_width);
+  options_of("granite_3_0_3b_a800m", &o);
+  assert_true(o.gate_normalise && !o.shared_width);
+}
+
+static void refuse(const char *name, const char *from, const char *to, const char *text) {
+  kedge_hf_config config;
+  kedge_params params;
+  check(parse(name, from, to, &config));
+  kedge_status status = kedge_params_init(&params, &config);
+  if (status != KEDGE_ERR_UNSUPPORTED || !strstr(kedge_message(), text))
+    fail_msg("want \"%s\", got \"%s\"", text, kedge_message());
+  kedge_hf_config_destroy(&config);
+}
+
+static void test_refusals(void **state) {
+  (void)state;
+  refuse("deepseek_v2_lite", "\"greedy\"", "\"noaux_tc\"", "group_limited_greedy");
+  refuse("moonlight_16b_a3b", "\"num_key_value_heads\": 16", "\"num_key_value_heads\": 8",
+         "expected num_attention_heads 16, got 8");
+  refuse("moonlight_16b_a3b", "\"kv_lora_rank\": 512", "\"kv_lora_rank\": null", "kv_lora_rank");
+  refuse("mixtral_8x7b", "\"mixtral\"", "\"mixtral2\"",
+         "qwen3_moe, qwen2_moe, olmoe, mixtral, granitemoe, deepseek_v2, deepseek_v3");
+}
+
+/* Layers behind the stack are known and left out; others are not. */
+static void test_ignored(void **state) {
+  (void)state;
+  kedge_hf_config config;
+  kedge_params p;
+  check(parse("moonlight_16b_a3b", "\"num_nextn_predict_layers\": 0", "\"num_nextn_predict_layers\": 1",
+              &config));
+  check(kedge_params_init(&p, &config));
+  assert_true(kedge_params_ignores(&p, "model.layers.26.self_attn.rotary_emb.inv_freq"));
+  assert_true(kedge_params_ignores(&p, "model.layers.27.eh_proj.weight"));
+  assert_false(kedge_params_ignores(&p, "model.layers.28.eh_proj.weight"));
+  assert_false(kedge_params_ignores(&p, "model.layers.26.eh_proj.weight"));
+  assert_false(kedge_params_ignores(&p, "model.layers.x.eh_proj.weight"));
+  kedge_params_destroy(&p);
+  kedge_hf_config_destroy(&config);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_counts), cmocka_unit_test(test_rope),
+                                     cmocka_unit_test(test_options), cmocka_unit_test(test_refusals),
+                                     cmocka_unit_test(test_ignored)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
