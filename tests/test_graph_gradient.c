@@ -96,7 +96,8 @@ static void test_refusals(void **state) {
   g = graph_new();
   x = kedge_input(g, "x", KEDGE_F32, DIMS(2, 4));
   kedge_value segments = kedge_input(g, "segments", KEDGE_I32, DIMS(2)), d;
-  kedge_value ids = kedge_topk(g, kedge_scores(g, x, KEDGE_SCORE_SOFTMAX), KEDGE_NONE, segments, &(kedge_topk_options){.k = 2}, NULL);
+  kedge_value ids = kedge_topk(g, kedge_scores(g, x, KEDGE_SCORE_SOFTMAX), KEDGE_NONE, segments,
+                               &(kedge_topk_options){.k = 2}, NULL);
   kedge_output(g, kedge_sum_squares(g, x), "norm");
   kedge_gate_options options = {KEDGE_SCORE_SOFTMAX, true, 1, 0};
   kedge_gradient(g, kedge_sum(g, kedge_gates(g, x, ids, &options)), &x, 1, &d, NULL, NULL);
@@ -227,8 +228,8 @@ static void test_regions(void **state) {
 static kedge_value experts(kedge_graph *g, kedge_value x, kedge_value router, kedge_value segments,
                            kedge_value up, kedge_value down) {
   kedge_value logits = kedge_matmul(g, x, router, false, true, KEDGE_F32);
-  kedge_value ids =
-      kedge_topk(g, kedge_scores(g, logits, KEDGE_SCORE_SOFTMAX), KEDGE_NONE, segments, &(kedge_topk_options){.k = 2}, NULL);
+  kedge_value ids = kedge_topk(g, kedge_scores(g, logits, KEDGE_SCORE_SOFTMAX), KEDGE_NONE, segments,
+                               &(kedge_topk_options){.k = 2}, NULL);
   kedge_routes routes = kedge_dispatch(g, ids, 4);
   kedge_gate_options options = {KEDGE_SCORE_SOFTMAX, true, 1, 0};
   kedge_value weights = kedge_gates(g, logits, ids, &options);

@@ -179,6 +179,7 @@ KEDGE_NO_GRADIENT(gates_grad)
 #elif defined(KEDGE_PART_KERNELS)
 #include "core/ops/gate_math.h"
 #include "core/ops/kernel.h"
+#include "core/ops/topk_groups.h"
 
 KEDGE_KERNEL(scores) {
   KEDGE_CALL_ARGS(scores);
@@ -202,66 +203,24 @@ KEDGE_KERNEL(scores_grad) {
   }
 }
 
-/* One token's choice: score + bias of each expert. */
-typedef struct choice {
-  const kedge_args_topk *a;
-  const kedge_real *score, *bias;
-} choice;
-
-static kedge_real value_of(const choice *c, uint32_t expert) {
-  return c->score[expert] + (c->bias ? c->bias[expert] : 0);
-}
-
-/* What a group is ranked by. */
-static kedge_real group_value(const choice *c, uint32_t group) {
-  const uint32_t each = c->a->experts / c->a->groups;
-  kedge_real first = -INFINITY, second = -INFINITY;
-  for (uint32_t e = group * each; e < (group + 1) * each; e++) {
-    kedge_real v = value_of(c, e);
-    if (v > first) {
-      second = first;
-      first = v;
-    } else if (v > second) {
-      second = v;
-    }
-  }
-  return c->a->group_kind == KEDGE_GROUP_TWO ? first + second : first;
-}
-
-/* Whether a group is among the best: fewer than topk_groups come before it, equal ones by their index. */
-static bool group_is_kept(const choice *c, uint32_t group) {
-  if (c->a->topk_groups == c->a->groups) return true;
-  const kedge_real own = group_value(c, group);
-  uint32_t before = 0;
-  for (uint32_t other = 0; other < c->a->groups; other++) {
-    kedge_real v = group_value(c, other);
-    before += v > own || (v == own && other < group);
-  }
-  return before < c->a->topk_groups;
-}
-
-static bool expert_is_open(const choice *c, uint32_t expert) {
-  return group_is_kept(c, expert / (c->a->experts / c->a->groups));
-}
-
 /* Whether a row has K candidates and none that is NaN or +inf; -inf says "never". */
-static bool row_is_good(const choice *c) {
+static bool row_is_good(const kedge_choice *c) {
   uint32_t candidates = 0;
   for (uint32_t e = 0; e < c->a->experts; e++) {
-    kedge_real v = value_of(c, e);
+    kedge_real v = kedge__choice_value(c, e);
     if (isnan(v) || v == INFINITY) return false;
-    candidates += v != -INFINITY && expert_is_open(c, e);
+    candidates += v != -INFINITY && kedge__choice_is_open(c, e);
   }
   return candidates >= c->a->k;
 }
 
 /* The best expert among those that come after the last choice in the order (value, lower index). */
-static int32_t next_best(const choice *c, kedge_real last, int32_t last_id) {
+static int32_t next_best(const kedge_choice *c, kedge_real last, int32_t last_id) {
   kedge_real best = -INFINITY;
   int32_t id = -1;
   for (int32_t e = 0; e < (int32_t)c->a->experts; e++) {
-    kedge_real v = value_of(c, (uint32_t)e);
-    if (v > best && (v < last || (v == last && e > last_id)) && expert_is_open(c, (uint32_t)e)) {
+    kedge_real v = kedge__choice_value(c, (uint32_t)e);
+    if (v > best && (v < last || (v == last && e > last_id)) && kedge__choice_is_open(c, (uint32_t)e)) {
       best = v;
       id = e;
     }
@@ -275,12 +234,12 @@ KEDGE_KERNEL(topk) {
   int32_t *bad = KEDGE_OUT_I(1);
   *bad = 0;
   for (size_t t = 0; t < a->tokens; t++) {
-    const choice c = {a, KEDGE_IN_F(0) + t * a->experts, KEDGE_IN_F(1)};
+    const kedge_choice c = {a, KEDGE_IN_F(0) + t * a->experts, KEDGE_IN_F(1)};
     int32_t *ids = KEDGE_OUT_I(0) + t * a->k;
     bool good = segments[t] >= 0 && row_is_good(&c);
     if (segments[t] >= 0 && !good) ++*bad;
     for (uint32_t k = 0; k < a->k; k++) {
-      kedge_real last = k && good ? value_of(&c, (uint32_t)ids[k - 1]) : INFINITY;
+      kedge_real last = k && good ? kedge__choice_value(&c, (uint32_t)ids[k - 1]) : INFINITY;
       ids[k] = good ? next_best(&c, last, k ? ids[k - 1] : -1) : -1;
     }
   }
