@@ -146,14 +146,17 @@ static void test_options(void **state) {
   assert_true(o.gate_normalise && !o.shared_width);
 }
 
+/* The config or the list of its parameters is refused, and the message has `text`. */
 static void refuse(const char *name, const char *from, const char *to, const char *text) {
   kedge_hf_config config;
   kedge_params params;
-  check(parse(name, from, to, &config));
-  kedge_status status = kedge_params_init(&params, &config);
+  kedge_status status = parse(name, from, to, &config);
+  if (status == KEDGE_OK) {
+    status = kedge_params_init(&params, &config);
+    kedge_hf_config_destroy(&config);
+  }
   if (status != KEDGE_ERR_UNSUPPORTED || !strstr(kedge_message(), text))
     fail_msg("want \"%s\", got \"%s\"", text, kedge_message());
-  kedge_hf_config_destroy(&config);
 }
 
 static void test_refusals(void **state) {
@@ -162,8 +165,7 @@ static void test_refusals(void **state) {
   refuse("moonlight_16b_a3b", "\"num_key_value_heads\": 16", "\"num_key_value_heads\": 8",
          "expected num_attention_heads 16, got 8");
   refuse("moonlight_16b_a3b", "\"kv_lora_rank\": 512", "\"kv_lora_rank\": null", "kv_lora_rank");
-  refuse("mixtral_8x7b", "\"mixtral\"", "\"mixtral2\"",
-         "qwen3_moe, qwen2_moe, olmoe, mixtral, granitemoe, deepseek_v2, deepseek_v3");
+  refuse("mixtral_8x7b", "\"mixtral\"", "\"mixtral2\"", "mixtral2");
 }
 
 /* Layers behind the stack are known and left out; others are not. */
