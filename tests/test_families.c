@@ -185,9 +185,42 @@ static void test_ignored(void **state) {
   kedge_hf_config_destroy(&config);
 }
 
+/* config.json as transformers 4 and 5 spell it means the same model. */
+static void test_spellings(void **state) {
+  (void)state;
+  static const char *const variants[] = {"olmoe_plain", "qwen2_moe_plain", "deepseek_v2_greedy",
+                                         "deepseek_v3_moonlight"};
+  for (size_t v = 0; v < sizeof variants / sizeof *variants; v++) {
+    kedge_hf_config config[2];
+    kedge_params p[2];
+    double frequencies_[2][64];
+    for (int i = 0; i < 2; i++) {
+      char path[128];
+      size_t bytes;
+      snprintf(path, sizeof path, "%s/config%s.json", variants[v], i ? ".v4" : "");
+      char *text = test_read(test_golden(path), &bytes);
+      check(kedge_hf_config_parse(text, bytes, path, &config[i]));
+      check(kedge_params_init(&p[i], &config[i]));
+      kedge_rope_frequencies(&config[i].rope, kedge_rope_width(&config[i]), frequencies_[i]);
+      free(text);
+    }
+    assert_true(p[0].total == p[1].total && p[0].tensors == p[1].tensors && p[0].fixed == p[1].fixed);
+    assert_true(p[0].options.rope_interleaved == p[1].options.rope_interleaved);
+    assert_true(p[0].options.gate_normalise == p[1].options.gate_normalise);
+    near("scale of q.k", p[1].options.attention_scale, p[0].options.attention_scale);
+    near("scaling factor", p[1].options.gate_alpha, p[0].options.gate_alpha);
+    assert_memory_equal(frequencies_[0], frequencies_[1],
+                        kedge_rope_width(&config[0]) / 2 * sizeof **frequencies_);
+    for (int i = 0; i < 2; i++) {
+      kedge_params_destroy(&p[i]);
+      kedge_hf_config_destroy(&config[i]);
+    }
+  }
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_counts), cmocka_unit_test(test_rope),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_counts),  cmocka_unit_test(test_rope),
                                      cmocka_unit_test(test_options), cmocka_unit_test(test_refusals),
-                                     cmocka_unit_test(test_ignored)};
+                                     cmocka_unit_test(test_ignored), cmocka_unit_test(test_spellings)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -197,6 +197,12 @@ static void test_cache(void **state) {
   compare("qwen3_moe_top8of16", "cpu", 16);
   compare("qwen3_moe_mixed", "cpu", 23);
   compare("qwen3_moe_step2", "cpu", 17);
+  compare("olmoe_clip", "cpu", 9);
+  compare("granitemoe_tied", "cpu", 7);
+  compare("qwen2_moe_plain", "cpu", 5);
+  compare("deepseek_v2_greedy", "cpu", 20);
+  compare("deepseek_v3_group", "ref", 3);
+  compare("deepseek_v3_group", "cpu", 18);
 }
 
 static void test_loop(void **state) {

@@ -127,7 +127,8 @@ static void check_file(const golden *g, const char *path, bool logits, const ked
 
 static void test_parity(void **state) {
   (void)state;
-  static const char *const variants[] = {"qwen3_moe_top2of8", "qwen3_moe_top8of16", "qwen3_moe_mixed"};
+  static const char *const variants[] = {"qwen3_moe_top2of8", "qwen3_moe_top8of16", "qwen3_moe_mixed",
+                                         "granitemoe_untied", "deepseek_v2_group"};
   static const uint32_t batches[] = {0, 1, 2, 100};
   for (int v = 0; v < 3; v++) {
     golden g = {0};

@@ -63,7 +63,7 @@ static kedge_status measure(const kedge_model *model, const plan_options *o, pla
   kedge_optimizer_destroy(&optimizer);
   kedge_workspace_free(workspace);
   const uint64_t f32 = model->params.total * sizeof(float);
-  r->weights = model->params.total * kedge_dtype_size(model->dtype);
+  r->weights = model->params.total * kedge_dtype_size(model->dtype) + model->params.fixed * sizeof(float);
   r->gradients = f32;
   r->moments = 2 * f32;
   r->masters = model->dtype == KEDGE_F32 ? 0 : f32;
