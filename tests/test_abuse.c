@@ -239,6 +239,18 @@ static void test_one_folder(void **state) {
   training_expect(0, "", "train run.yaml max_steps=1 output_dir=again");
 }
 
+/* A process that may not have the memory says so; it neither waits nor crashes. */
+static void test_address_space(void **state) {
+  (void)state;
+#ifdef __SANITIZE_ADDRESS__ /* it needs terabytes of addresses itself */
+  skip();
+#endif
+  assert_int_equal(shell("(ulimit -v 800000; timeout -s KILL 20 \"$KEDGE_BIN\" train run.yaml threads=32 "
+                         "output_dir=a 2> err); "
+                         "[ $? = 1 ] && grep -q 'no room for 32 threads' err && ! [ -e a ]"),
+                   0);
+}
+
 /* Data without an end, and a line that has none. */
 static void test_endless_data(void **state) {
   (void)state;
@@ -252,6 +264,7 @@ int main(void) {
       cmocka_unit_test(test_bad_weights),    cmocka_unit_test(test_large_config),
       cmocka_unit_test(test_spared_inputs),  cmocka_unit_test(test_quoting),
       cmocka_unit_test(test_without_effect), cmocka_unit_test(test_closed_streams),
-      cmocka_unit_test(test_one_folder),     cmocka_unit_test(test_endless_data)};
+      cmocka_unit_test(test_one_folder),     cmocka_unit_test(test_endless_data),
+      cmocka_unit_test(test_address_space)};
   return cmocka_run_group_tests(tests, prepare, NULL);
 }

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 void openblas_set_num_threads(int count);
 
@@ -104,11 +105,27 @@ static kedge_status choose_isa(const char *wanted, const struct isa **found) {
   return kedge_fail(KEDGE_ERR_ARGUMENT, "KEDGE_ISA=%s: expected avx512, avx2 or base", wanted ? wanted : "");
 }
 
+/* OpenBLAS takes a buffer of this size for each thread at work, and where the system has none (ulimit -v) it
+ * asks again for ever. So the addresses are asked for here, once, and given back. */
+static kedge_status check_addresses(int threads) {
+  const size_t bytes = (size_t)threads << 27;
+  void *room = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED)
+    return kedge_fail(
+        KEDGE_ERR_MEMORY,
+        "the limit on this process's address space leaves no room for %d thread%s (%zu MiB); use "
+        "fewer threads",
+        threads, threads == 1 ? "" : "s", bytes >> 20);
+  munmap(room, bytes);
+  return KEDGE_OK;
+}
+
 static kedge_status cpu_open(const kedge_open_options *options, kedge_device *device) {
   const char *wanted = options->isa ? options->isa : getenv("KEDGE_ISA");
   const struct isa *isa = NULL;
   KEDGE_TRY(choose_isa(wanted && *wanted ? wanted : NULL, &isa));
   int threads = options->threads ? (int)options->threads : omp_get_max_threads();
+  KEDGE_TRY(check_addresses(threads));
   openblas_set_num_threads(
       1); /* its results differ between 1 and more threads; our loops are the parallel ones */
   device->state = (void *)(uintptr_t)isa;
