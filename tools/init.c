@@ -61,6 +61,10 @@ static void note_eos(const init_state *s) {
   int32_t eos = s->tokenizer ? kedge_tokenizer_eos(s->tokenizer) : -1;
   bool same = eos < 0;
   for (uint32_t i = 0; i < s->config.eos.count; i++) same |= s->config.eos.ids[i] == eos;
+  if (s->tokenizer && eos < 0 && !s->config.eos.count)
+    fprintf(stderr, "note: neither the tokenizer nor config.json names an end-of-sequence token: a model "
+                    "trained on this could "
+                    "not learn to stop; set eos_token_id in config.json\n");
   if (!same)
     fprintf(stderr, "note: the tokenizer's end-of-sequence token is %d, which config.json does not list\n",
             eos);
