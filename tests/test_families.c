@@ -166,6 +166,22 @@ static void test_refusals(void **state) {
          "expected num_attention_heads 16, got 8");
   refuse("moonlight_16b_a3b", "\"kv_lora_rank\": 512", "\"kv_lora_rank\": null", "kv_lora_rank");
   refuse("mixtral_8x7b", "\"mixtral\"", "\"mixtral2\"", "mixtral2");
+  refuse("mixtral_8x7b", "\"hidden_act\"", "\"decoder_sparse_step\": 2, \"hidden_act\"",
+         "layer 0 needs weights that mixtral models do not have");
+  refuse("olmoe_1b_7b", "\"hidden_act\"",
+         "\"kv_lora_rank\": 4, \"qk_nope_head_dim\": 4, \"qk_rope_head_dim\": 4, \"v_head_dim\": 4, "
+         "\"hidden_act\"",
+         "olmoe models do not have");
+  refuse("moonlight_16b_a3b", "\"moe_intermediate_size\": 1408", "\"moe_intermediate_size\": 16777216",
+         "more than 2147483647 elements");
+  refuse("moonlight_16b_a3b", "\"qk_nope_head_dim\": 128,\n  \"qk_rope_head_dim\": 64",
+         "\"qk_nope_head_dim\": 65536,\n  \"qk_rope_head_dim\": 65536", "elements");
+  refuse("moonlight_16b_a3b", "\"num_attention_heads\": 16", "\"num_attention_heads\": 65536, \"x\": 16",
+         "num_attention_heads 65536");
+  refuse("qwen3_30b_a3b", "\"head_dim\": 128,\n  \"hidden_act\": \"silu\",\n  \"hidden_size\": 2048",
+         "\"head_dim\": 65536,\n  \"n_shared_experts\": 65536, \"hidden_act\": \"silu\",\n  \"hidden_size\": "
+         "2048",
+         "more than 2147483647");
 }
 
 /* Layers behind the stack are known and left out; others are not. */

@@ -64,8 +64,8 @@ static kedge_value attend(kedge_build *b, uint32_t layer, kedge_value q, kedge_v
 }
 
 static kedge_value clip(kedge_build *b, kedge_value x) {
-  const kedge_hf_config *c = &b->model->config;
-  return c->has_clip_qkv ? kedge_clamp(b->g, x, c->clip_qkv) : x;
+  const double limit = b->model->params.options.clip_qkv;
+  return limit > 0 ? kedge_clamp(b->g, x, limit) : x;
 }
 
 static kedge_value attention_block(kedge_build *b, uint32_t layer, kedge_value x_TD) {
@@ -201,7 +201,7 @@ static kedge_value moe_block(kedge_build *b, uint32_t layer, kedge_value x_TD) {
 
 /* x + multiplier * y */
 static kedge_value add_branch(kedge_build *b, kedge_value x_TD, kedge_value y_TD) {
-  return kedge_add(b->g, x_TD, kedge__scaled(b->g, y_TD, b->model->config.residual_multiplier));
+  return kedge_add(b->g, x_TD, kedge__multiplied(b, y_TD, b->model->config.residual_multiplier));
 }
 
 kedge_value kedge__layer(kedge_build *b, uint32_t layer, kedge_value x_TD) {

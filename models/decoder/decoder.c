@@ -9,8 +9,9 @@ kedge_value kedge__weight(const kedge_build *b, kedge_role role, uint32_t layer)
   return item == UINT32_MAX ? KEDGE_NONE : b->d->params[item];
 }
 
-kedge_value kedge__scaled(kedge_graph *graph, kedge_value x, double factor) {
-  return factor < 1 || factor > 1 ? kedge_scale(graph, x, factor) : x;
+kedge_value kedge__multiplied(const kedge_build *b, kedge_value x, double multiplier) {
+  const bool other = multiplier < 1 || multiplier > 1;
+  return b->model->params.options.multipliers && other ? kedge_scale(b->g, x, multiplier) : x;
 }
 
 static kedge_value token_input(kedge_build *b, const char *name, kedge_dtype dtype) {
@@ -62,7 +63,7 @@ static void make_outputs(kedge_build *b, kedge_value h_TD) {
   h_TD =
       kedge_rms_norm(b->g, h_TD, kedge__weight(b, KEDGE_ROLE_FINAL_NORM, 0), b->model->config.rms_norm_eps);
   /* A scale of the logits is applied here, so that every reader of the hidden rows has it. */
-  h_TD = kedge__scaled(b->g, h_TD, 1.0 / b->model->config.logits_scaling);
+  h_TD = kedge__multiplied(b, h_TD, 1.0 / b->model->config.logits_scaling);
   if (b->spec->hidden) kedge_output(b->g, d->hidden_TD = h_TD, "hidden");
   if (b->spec->logits)
     kedge_output(b->g, d->logits_TV = kedge_matmul(b->g, h_TD, head, false, true, KEDGE_F32), "logits");
@@ -95,7 +96,7 @@ kedge_status kedge_decoder_build(const kedge_model *model, const kedge_decoder_s
   kedge_build b = {model, spec, d, d->graph, KEDGE_NONE};
   make_inputs(&b);
   kedge_value h_TD = kedge_embed(d->graph, kedge__weight(&b, KEDGE_ROLE_EMBED, 0), d->ids_T);
-  h_TD = kedge__scaled(d->graph, h_TD, model->config.embedding_multiplier);
+  h_TD = kedge__multiplied(&b, h_TD, model->config.embedding_multiplier);
   for (uint32_t l = 0; l < model->config.num_hidden_layers; l++) h_TD = kedge__layer(&b, l, h_TD);
   make_outputs(&b, h_TD);
   kedge_status status = kedge_graph_status(d->graph);

@@ -70,8 +70,8 @@ typedef struct kedge_build {
 
 /* The parameter of a role in a layer as a graph value; KEDGE_NONE if the model has none. */
 kedge_value kedge__weight(const kedge_build *b, kedge_role role, uint32_t layer);
-/* factor * x; x itself for factor 1. */
-kedge_value kedge__scaled(kedge_graph *graph, kedge_value x, double factor);
+/* multiplier * x in families with multipliers; else x itself. */
+kedge_value kedge__multiplied(const kedge_build *b, kedge_value x, double multiplier);
 /* One pre-norm layer: x [T,D] storage -> [T,D]. */
 kedge_value kedge__layer(kedge_build *b, uint32_t layer, kedge_value x_TD);
 

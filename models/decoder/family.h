@@ -68,6 +68,8 @@ typedef struct kedge_family_options {
   kedge_qk_norm qk_norm;
   bool rope_interleaved;  /* pairs (2i, 2i+1) instead of (i, i + d/2) */
   double attention_scale; /* of q.k */
+  double clip_qkv;        /* queries, keys and values are kept within +- this; 0: as they are */
+  bool multipliers;       /* the config's multipliers of embeddings, branches and logits hold */
   double latent_norm_eps; /* of the norms inside latent attention */
   uint32_t shared_width;  /* Is; 0: no shared expert */
   bool shared_gated;      /* weighed by a sigmoid of its own */

@@ -36,6 +36,7 @@ static const kedge_tensor_name other_names[] = {
 static kedge_status options(const kedge_hf_config *config, kedge_family_options *o) {
   const double scale = config->attention_multiplier;
   *o = (kedge_family_options){
+      .multipliers = true,
       .attention_scale = scale > 0 ? scale : 1.0 / sqrt((double)config->head_dim),
       .score_kind = KEDGE_SCORE_SOFTMAX,
       .gate_normalise = true,

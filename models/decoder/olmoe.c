@@ -31,6 +31,7 @@ static const kedge_tensor_name names[] = {
 static kedge_status options(const kedge_hf_config *config, kedge_family_options *o) {
   *o = (kedge_family_options){
       .qk_norm = KEDGE_QK_NORM_FULL,
+      .clip_qkv = config->has_clip_qkv ? config->clip_qkv : 0,
       .attention_scale = 1.0 / sqrt((double)config->head_dim),
       .score_kind = KEDGE_SCORE_SOFTMAX,
       .gate_normalise = config->norm_topk_prob,

@@ -155,7 +155,13 @@ static kedge_status count_item(kedge_params *p, const kedge_param *item) {
 static kedge_status add(kedge_params *p, kedge_role role, uint32_t layer) {
   kedge_param item = {.role = role, .layer = layer, .parts = 1, .pattern = pattern_of(p, role)};
   item.rank = role_shape(p, role, layer, item.dims);
-  if (!item.rank || !item.pattern) return KEDGE_OK;
+  if (!item.rank) return KEDGE_OK;
+  if (!item.pattern)
+    return kedge_fail(
+        KEDGE_ERR_UNSUPPORTED,
+        "config.json: layer %u needs weights that %s models do not have: expected no "
+        "\"kv_lora_rank\" or \"qkv_bias\", and experts in every layer, unless the family has them",
+        layer, p->family->model_type);
   if (kedge_param_count(&item) > INT32_MAX)
     return kedge_fail(KEDGE_ERR_UNSUPPORTED, "config.json: %s would have more than 2147483647 elements",
                       item.pattern);
@@ -249,9 +255,23 @@ static kedge_status list_items(kedge_params *p) {
   return list_names(p);
 }
 
+/* Widths that are products of several keys. */
+static kedge_status check_widths(const kedge_hf_config *c) {
+  const uint64_t heads = c->num_attention_heads, kv = c->num_key_value_heads;
+  const uint64_t widths[] = {heads * c->head_dim, heads * ((uint64_t)c->qk_nope_head_dim + c->v_head_dim),
+                             kv * c->head_dim, (uint64_t)c->n_shared_experts * c->moe_intermediate_size};
+  for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+    if (widths[i] > INT32_MAX)
+      return kedge_fail(KEDGE_ERR_UNSUPPORTED,
+                        "config.json: heads or shared experts together are %llu wide, more than 2147483647",
+                        (unsigned long long)widths[i]);
+  return KEDGE_OK;
+}
+
 kedge_status kedge_params_init(kedge_params *p, const kedge_hf_config *config) {
   *p = (kedge_params){.config = *config};
   KEDGE_TRY(kedge_family_find(config, &p->family));
+  KEDGE_TRY(check_widths(config));
   KEDGE_TRY(p->family->options(config, &p->options));
   const size_t most = (size_t)(config->num_hidden_layers + 1) * KEDGE_ROLE_COUNT;
   p->items = kedge_alloc(most, sizeof *p->items);

@@ -213,8 +213,10 @@ static kedge_status prepare(collector *c, const kedge_dataset *dataset, uint32_t
   KEDGE_TRY(kedge_trace_init(t, (uint32_t)tokens, m->params.moe_layers, m->config.num_experts,
                              m->config.num_experts_per_tok));
   const size_t rows = (size_t)t->tokens * t->layers;
-  /* With softmax scores the logits themselves are compared; other scores have other ties. */
-  const bool ties = m->params.options.score_kind == KEDGE_SCORE_SOFTMAX;
+  /* With softmax scores the logits themselves are compared; other scores, and groups of experts, have other
+   * ties. */
+  const kedge_family_options *family = &m->params.options;
+  const bool ties = family->score_kind == KEDGE_SCORE_SOFTMAX && family->groups <= 1;
   if (o->with_weights) t->weights = kedge_alloc(rows, t->topk * sizeof *t->weights);
   if (o->with_logits) t->logits = kedge_alloc(rows, t->experts * sizeof *t->logits);
   if (ties) t->ties = kedge_alloc(rows, sizeof *t->ties);
