@@ -190,6 +190,18 @@ static void test_quoting(void **state) {
   assert_true(test_exists(in("q 2/config.json")));
 }
 
+/* The balance loss is what the run says, never what the model's config says, and the difference is told. */
+static void test_effective_coefficient(void **state) {
+  (void)state;
+  assert_int_equal(shell("rm -rf aux && cp -r base aux && sed -i 's/\"num_experts\": 8/\"num_experts\": 8, "
+                         "\"router_aux_loss_coef\": 0.25/' aux/config.json"),
+                   0);
+  training_expect(0, "router_aux_loss_coef is 0 in this run; the model config's 0.25 is not taken over",
+                  "train run.yaml max_steps=2 model_name_or_path=aux output_dir=aux1");
+  training_expect(0, "", "train run.yaml max_steps=2 output_dir=aux2");
+  assert_true(training_same("aux1/model.safetensors", "aux2/model.safetensors"));
+}
+
 /* Keys that would have no effect. */
 static void test_without_effect(void **state) {
   (void)state;
@@ -260,11 +272,11 @@ static void test_endless_data(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_prior_contents), cmocka_unit_test(test_foreign_ids),
-      cmocka_unit_test(test_bad_weights),    cmocka_unit_test(test_large_config),
-      cmocka_unit_test(test_spared_inputs),  cmocka_unit_test(test_quoting),
-      cmocka_unit_test(test_without_effect), cmocka_unit_test(test_closed_streams),
-      cmocka_unit_test(test_one_folder),     cmocka_unit_test(test_endless_data),
-      cmocka_unit_test(test_address_space)};
+      cmocka_unit_test(test_prior_contents),        cmocka_unit_test(test_foreign_ids),
+      cmocka_unit_test(test_bad_weights),           cmocka_unit_test(test_large_config),
+      cmocka_unit_test(test_spared_inputs),         cmocka_unit_test(test_quoting),
+      cmocka_unit_test(test_effective_coefficient), cmocka_unit_test(test_without_effect),
+      cmocka_unit_test(test_closed_streams),        cmocka_unit_test(test_one_folder),
+      cmocka_unit_test(test_endless_data),          cmocka_unit_test(test_address_space)};
   return cmocka_run_group_tests(tests, prepare, NULL);
 }

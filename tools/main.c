@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,6 +104,8 @@ static void hold_standard_streams(void) {
 
 int main(int argc, char **argv) {
   hold_standard_streams();
+  signal(SIGXFSZ,
+         SIG_IGN); /* a limit on file sizes is then an error of the write, which cleans up behind it */
   settle_openmp(argv);
   int code = dispatch(argc, argv);
   /* A full disk or a closed pipe must not look like success. */

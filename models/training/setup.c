@@ -151,6 +151,13 @@ kedge_status kedge_setup_init(kedge_setup *s, const kedge_config *config, kedge_
   for (uint32_t i = 0; note && i < s->model->config.notes.count; i++)
     note(context, s->model->config.notes.items[i]);
   for (uint32_t i = 0; note && i < s->model->notes.count; i++) note(context, s->model->notes.items[i]);
+  if (note && s->model->config.router_aux_loss_coef != config->router_aux_loss_coef) {
+    char line[160];
+    snprintf(line, sizeof line,
+             "router_aux_loss_coef is %g in this run; the model config's %g is not taken over",
+             config->router_aux_loss_coef, s->model->config.router_aux_loss_coef);
+    note(context, line);
+  }
   if (kedge_tokenizer_size(s->tokenizer) > s->model->config.vocab_size && note) {
     char line[160];
     snprintf(line, sizeof line,
