@@ -22,7 +22,7 @@ const char *kedge_status_text(kedge_status status) {
   return (unsigned)status < KEDGE_STATUS_COUNT ? statuses[status].text : "unknown status";
 }
 
-enum { MESSAGE_SIZE = 1024 };
+enum { MESSAGE_SIZE = 8192 }; /* the problems of a whole file fit */
 static _Thread_local char message[MESSAGE_SIZE];
 
 /* A message is one line on a terminal whatever a hostile file put into a name. Bytes over 127 (UTF-8) pass.

@@ -36,6 +36,7 @@ static const char *sample_of(const kedge_config_key *key, const char **more) {
   if (!strcmp(key->name, "min_learning_rate")) return "1e-7";
   if (!strcmp(key->name, "min_lr_ratio")) *more = "lr_scheduler_type: cosine\n";
   if (!strcmp(key->name, "eval_strategy")) *more = "eval_split: 0.1\n";
+  if (!strcmp(key->name, "eval_steps")) *more = "eval_split: 0.1\n";
   if (!strncmp(key->name, "evals_per", 9)) *more = "eval_split: 0.1\neval_strategy: steps\n";
   switch (key->kind) {
   case KEDGE_KIND_INT:
@@ -82,12 +83,10 @@ static void test_aliases(void **state) {
   char *plain = print_of("seed", "42", "");
   for (size_t i = 0; i < kedge__config_key_count; i++) {
     const kedge_config_key *key = &kedge__config_keys[i];
-    if (key->kind == KEDGE_KIND_GROUP || key->kind == KEDGE_KIND_SPECIAL || key->kind == KEDGE_KIND_REFUSED)
-      continue;
+    if (key->kind == KEDGE_KIND_GROUP || key->kind >= KEDGE_KIND_SPECIAL) continue;
     const char *more, *value = sample_of(key, &more);
     char *own = print_of(key->name, value, more);
-    bool only_default =
-        !strcmp(key->name, "optim") || !strcmp(key->name, "packing_strategy") || !strcmp(key->name, "strict");
+    bool only_default = !strcmp(key->name, "optim") || !strcmp(key->name, "packing_strategy");
     if (!only_default && !strcmp(own, plain)) fail_msg("%s: %s changes nothing", key->name, value);
     keys++;
     for (const char *at = key->aliases; *at;) {
@@ -111,7 +110,7 @@ static void test_aliases(void **state) {
  * proves it). */
 static void test_table(void **state) {
   (void)state;
-  char all[8192] = ",";
+  char all[16384] = ",";
   for (size_t i = 0; i < kedge__config_key_count; i++) {
     const kedge_config_key *key = &kedge__config_keys[i];
     if (key->kind == KEDGE_KIND_GROUP) continue;
@@ -138,8 +137,11 @@ static void test_table(void **state) {
   kedge_config_destroy(&config);
   char *help = kedge_config_help();
   for (size_t i = 0; i < kedge__config_key_count; i++)
-    if (kedge__config_keys[i].kind != KEDGE_KIND_REFUSED && !strstr(help, kedge__config_keys[i].name))
+    if (!strstr(help, kedge__config_keys[i].name))
       fail_msg("help does not name %s", kedge__config_keys[i].name);
+  assert_non_null(strstr(help, "interventions in this version: none, rpb; the others are read and refused"));
+  assert_non_null(strstr(help, "serves lbl, which this version reads and refuses"));
+  assert_non_null(strstr(help, "for interventions that this version reads and refuses"));
   kedge_free(help);
 }
 
@@ -175,10 +177,17 @@ static void test_errors(void **state) {
   test_config_refuse("save_steps: 2.5", "whole number of updates");
   test_config_refuse("save_steps: -1", "outside");
   test_config_refuse("lr_scheduler_type: cosin", "nearest is \"cosine\"");
-  test_config_refuse("report_to: tensorboard", "not one of jsonl, none");
+  test_config_refuse("report_to: tensorboard", "not one of jsonl, none (where metrics go: lines of JSON in "
+                                               "output_dir/metrics.jsonl");
+  test_config_refuse("report_to: [wandb, tensorboard]", "\"wandb\" is not one of jsonl, none (where");
   test_config_refuse("report_to: [jsonl, none]", "expected a word, came a list");
   test_config_refuse("optim: adamw_bnb_8bit", "not one of adamw");
   test_config_refuse("packing_strategy: wrapped", "\"wrapped\" is not one of bfd");
+  test_config_refuse("global_batch: 3", "nearest is \"global_batch_size\"");
+  test_config_refuse("max_seq_len: 3", "nearest is \"max_seq_length\"");
+  test_config_refuse("batch_size: 3", "nearest is \"per_device_train_batch_size\"");
+  test_config_refuse("whole_batch_size: 3", "key \"whole_batch_size\": unknown");
+  if (strstr(kedge_message(), "nearest")) fail_msg("%s", kedge_message());
   test_config_refuse("dtype: fp16", "not one of auto, f32, bf16");
   test_config_refuse("output_dir: [a, b]", "expected a path, came a list");
   test_config_refuse("dataset: {type: alpaca}", "a data file has no path");
@@ -302,6 +311,7 @@ static void test_contradictions(void **state) {
   kedge_config_destroy(&config);
   test_config_load(&config, "eval_dataset: e\neval_strategy: steps\nlogging_steps: 7\nmax_steps: 0\n");
   assert_true(config.eval_steps == 7 && config.max_steps == -1);
+  assert_true(has_line(&config, "\neval_steps: 7\n"));
   test_config_round_trip(&config);
   kedge_config_destroy(&config);
   test_config_refuse("seed: 1\nlr_scheduler_type: cosine_with_min_lr\n",
@@ -407,6 +417,7 @@ static void test_coefficients(void **state) {
   kedge_config config;
   test_config_load(&config, "");
   assert_true(has_line(&config, "\nrouter_aux_loss_coef: 0\n"));
+  assert_true(has_line(&config, "\neval_steps: null\n"));
   kedge_config_destroy(&config);
   static const char *const same[] = {"router_aux_loss_coef: 0.02", "moe_aux_loss_coeff: 0.02",
                                      "router: {intervention: lbl, coef: 0.02}",

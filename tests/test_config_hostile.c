@@ -36,7 +36,7 @@ static void test_bombs(void **state) {
              c - 1, c - 1, c - 1, c - 1, c - 1, c - 1);
     strcat(bomb, line);
   }
-  test_config_refuse(bomb, "key \"a\": unknown");
+  test_config_refuse(bomb, "25 keys are not known: a (line 1), b (line 2)");
   test_config_refuse("dataset: [&a [x, x], &b [*a, *a], [*b, *b]]", "expected a path, came a list");
   refuse_new(repeated("dataset: ", "[", 100000, ""), "deeper than 16");
   refuse_new(repeated("", "- ", 100000, "x"), "deeper than 16");
@@ -130,8 +130,31 @@ static void test_memory(void **state) {
   }
 }
 
+/* The same while problems are collected: the end is their message. */
+static void test_memory_of_problems(void **state) {
+  (void)state;
+  static const char text[] = "bogus: 1\nflash_attention: true\nfsdp: [a]\nmax_length: x\nother: 2\n"
+                             "datasets: [{path: json, data_files: [a, b], field: x, c: d}]\n";
+  for (uint64_t nth = 1;; nth++) {
+    kedge_config config;
+    kedge_alloc_fail_nth(nth);
+    kedge_status status = kedge_config_parse(&config, "m", text, sizeof text - 1, NULL, 0);
+    kedge_alloc_fail_nth(0);
+    if (status == KEDGE_ERR_ARGUMENT) {
+      assert_true(nth > 20);
+      assert_non_null(strstr(kedge_message(),
+                             "m: 2 keys are not known: bogus (line 1), other (line 5); 2 keys "
+                             "are not supported: fsdp (line 3: "));
+      assert_non_null(strstr(kedge_message(), "; 2 keys have wrong values: max_length (line 4: "));
+      break;
+    }
+    if (status != KEDGE_ERR_MEMORY) fail_msg("allocation %d: %s", (int)nth, kedge_message());
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_bombs), cmocka_unit_test(test_mutations),
-                                     cmocka_unit_test(test_memory)};
+                                     cmocka_unit_test(test_memory),
+                                     cmocka_unit_test(test_memory_of_problems)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -181,6 +181,43 @@ static void test_state(void **state) {
   kedge_trainer_state_free(read);
 }
 
+/* The keys of the run itself, as transformers resolves them. */
+static void test_state_run(void **state) {
+  (void)state;
+  static const struct {
+    const char *text;
+    int log, save, eval, epochs, updates; /* 0: null */
+  } runs[] = {{"logging_steps: 0.5\nsave_steps: 7\nnum_train_epochs: 1.5\neval_split: 1\neval_steps: 3\n", 10,
+               7, 3, 2, 19},
+              {"max_steps: 30\nsave_strategy: epoch\nlogging_steps: 0\n", 0, 0, 0, 3, 30},
+              {"saves_per_epoch: 2\n", 10, 0, 0, 3, 38}};
+  static const char *const keys[] = {"logging_steps", "save_steps", "eval_steps"};
+  for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+    kedge_config config;
+    kedge_schedule schedule;
+    kedge_trainer_state *made;
+    double value;
+    ok(kedge_config_parse(&config, "run", runs[i].text, strlen(runs[i].text), NULL, 0));
+    ok(kedge_schedule_init(&schedule, &config, 100, 1));
+    ok(kedge_trainer_state_new(&made));
+    ok(kedge_trainer_state_set_run(made, &config, &schedule));
+    const int wanted[] = {runs[i].log, runs[i].save, runs[i].eval};
+    for (size_t j = 0; j < 3; j++) {
+      kedge_status status = kedge_trainer_state_get(made, keys[j], &value);
+      assert_int_equal(status, wanted[j] ? KEDGE_OK : KEDGE_ERR_FORMAT);
+      if (wanted[j]) assert_int_equal((int)value, wanted[j]);
+    }
+    ok(kedge_trainer_state_get(made, "num_train_epochs", &value));
+    assert_int_equal((int)value, runs[i].epochs);
+    ok(kedge_trainer_state_get(made, "max_steps", &value));
+    assert_int_equal((int)value, runs[i].updates);
+    ok(kedge_trainer_state_get(made, "train_batch_size", &value));
+    assert_int_equal((int)value, 8);
+    kedge_trainer_state_free(made);
+    kedge_config_destroy(&config);
+  }
+}
+
 static void test_state_refused(void **state) {
   (void)state;
   static const char *const bad[] = {"",
@@ -220,8 +257,8 @@ static void test_memory(void **state) {
 
 int main(void) {
 #define TEST(f) cmocka_unit_test_setup(f, set_up)
-  const struct CMUnitTest tests[] = {TEST(test_line),      TEST(test_resume), TEST(test_resume_odd),
-                                     TEST(test_full_disk), TEST(test_state),  TEST(test_state_refused),
-                                     TEST(test_memory)};
+  const struct CMUnitTest tests[] = {TEST(test_line),          TEST(test_resume), TEST(test_resume_odd),
+                                     TEST(test_full_disk),     TEST(test_state),  TEST(test_state_run),
+                                     TEST(test_state_refused), TEST(test_memory)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

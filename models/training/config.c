@@ -2,7 +2,6 @@
  * Loading a configuration: defaults, the file, `key=value`, checks (config.h). One value's conversion is in
  * config_value.c. */
 #include "models/training/config_internal.h"
-#include "models/training/nearest.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -10,16 +9,31 @@
 #include <string.h>
 
 kedge_status kedge__config_fail(kedge_config_loader *loader, kedge_status status, const char *format, ...) {
-  char text[512];
+  kedge_config_problem *problem = &loader->problem;
   va_list list;
   va_start(list, format);
-  vsnprintf(text, sizeof text, format, list);
+  vsnprintf(problem->text, sizeof problem->text, format, list);
   va_end(list);
   const char *key = loader->key ? loader->key : "";
+  problem->fault = status == KEDGE_ERR_UNSUPPORTED ? KEDGE_FAULT_REFUSED : KEDGE_FAULT_VALUE;
+  problem->line = loader->line;
+  snprintf(problem->key, sizeof problem->key, "%.80s", key);
   if (loader->override)
-    return kedge_fail(status, "override \"%.120s\": key \"%.80s\": %s", loader->override, key, text);
-  if (!loader->line) return kedge_fail(status, "%s: key \"%.80s\": %s", loader->source, key, text);
-  return kedge_fail(status, "%s:%u: key \"%.80s\": %s", loader->source, loader->line, key, text);
+    return kedge_fail(status, "override \"%.120s\": key \"%.80s\": %s", loader->override, key, problem->text);
+  if (!loader->line) return kedge_fail(status, "%s: key \"%.80s\": %s", loader->source, key, problem->text);
+  return kedge_fail(status, "%s:%u: key \"%.80s\": %s", loader->source, loader->line, key, problem->text);
+}
+
+kedge_status kedge__config_fail_unknown(kedge_config_loader *loader, const kedge_nearest *nearest) {
+  if (nearest->best)
+    kedge__config_fail(loader, KEDGE_ERR_ARGUMENT, "unknown; nearest is \"%.*s\"", (int)nearest->length,
+                       nearest->best);
+  else
+    kedge__config_fail(loader, KEDGE_ERR_ARGUMENT, "unknown");
+  loader->problem.fault = KEDGE_FAULT_UNKNOWN;
+  snprintf(loader->problem.text, sizeof loader->problem.text, "%.*s",
+           nearest->best ? (int)nearest->length : 0, nearest->best ? nearest->best : "");
+  return KEDGE_ERR_ARGUMENT;
 }
 
 kedge_status kedge__config_note(kedge_config *config, const char *format, ...) {
@@ -52,13 +66,21 @@ void kedge_config_destroy(kedge_config *config) {
 /* ---- Keys
  * ------------------------------------------------------------------------------------------------------- */
 
+/* A row whose name ends in * and begins as `name` does. */
+static bool is_family(const kedge_config_key *key, const char *name) {
+  size_t length = strlen(key->name);
+  return key->name[length - 1] == '*' && !strncmp(key->name, name, length - 1);
+}
+
 static const kedge_config_key *find_key(const char *name) {
+  const kedge_config_key *family = NULL;
   for (size_t i = 0; i < kedge__config_key_count; i++) {
     const kedge_config_key *key = &kedge__config_keys[i];
     if (key->kind == KEDGE_KIND_GROUP) continue;
     if (!strcmp(key->name, name) || kedge__config_in_list(key->aliases, name)) return key;
+    if (!family && is_family(key, name)) family = key;
   }
-  return NULL;
+  return family;
 }
 
 bool kedge__config_given(const kedge_config_loader *loader, const char *name) {
@@ -73,15 +95,18 @@ kedge_status kedge__config_conflict(kedge_config_loader *loader, const char *nam
   return kedge__config_fail(loader, KEDGE_ERR_ARGUMENT, "%s", text);
 }
 
-/* True if some alias reads "<name>.<something>". */
+/* True if some name or alias reads "<name>.<something>". */
 static bool names_mapping(const char *name) {
   size_t length = strlen(name);
-  for (size_t i = 0; i < kedge__config_key_count; i++)
+  for (size_t i = 0; i < kedge__config_key_count; i++) {
+    const char *own = kedge__config_keys[i].name;
+    if (!strncmp(own, name, length) && own[length] == '.') return true;
     for (const char *at = kedge__config_keys[i].aliases; *at;) {
       if (!strncmp(at, name, length) && at[length] == '.') return true;
       at += strcspn(at, ",");
       if (*at) at++;
     }
+  }
   return false;
 }
 
@@ -89,13 +114,11 @@ static kedge_status unknown(kedge_config_loader *loader) {
   kedge_nearest nearest = {.word = loader->key};
   for (size_t i = 0; i < kedge__config_key_count; i++) {
     const kedge_config_key *key = &kedge__config_keys[i];
-    if (key->kind == KEDGE_KIND_GROUP || key->kind == KEDGE_KIND_REFUSED) continue;
+    if (key->kind == KEDGE_KIND_GROUP || key->kind > KEDGE_KIND_SPECIAL) continue;
     kedge__nearest_offer(&nearest, key->name, strlen(key->name));
     kedge__nearest_offer_list(&nearest, key->aliases);
   }
-  if (!nearest.best) return kedge__config_fail(loader, KEDGE_ERR_ARGUMENT, "unknown");
-  return kedge__config_fail(loader, KEDGE_ERR_ARGUMENT, "unknown; nearest is \"%.*s\"", (int)nearest.length,
-                            nearest.best);
+  return kedge__config_fail_unknown(loader, &nearest);
 }
 
 /* Notes that a key was given; refuses the second time in one layer, by whatever names. */
@@ -145,11 +168,21 @@ static kedge_status set_children(kedge_config_loader *loader, const char *name, 
   for (uint32_t at = map->first; at; at = loader->yaml->nodes[loader->yaml->nodes[at].next].next) {
     char *full = kedge_format("%s.%s", name, loader->yaml->nodes[at].text);
     if (!full) return KEDGE_ERR_MEMORY;
-    kedge_status status = kedge__config_set(loader, full, loader->yaml->nodes[at].next);
+    kedge_status status =
+        kedge__config_put_aside(loader, kedge__config_set(loader, full, loader->yaml->nodes[at].next));
     kedge_free(full);
     KEDGE_TRY(status);
   }
   return KEDGE_OK;
+}
+
+/* A key of another dialect without a meaning here. */
+static kedge_status pass_over(kedge_config_loader *loader, const kedge_config_key *key, uint32_t node) {
+  bool refused = key->kind == KEDGE_KIND_REFUSED;
+  if (kedge__config_is_empty(loader->yaml, node, !refused || !*key->accepts)) return KEDGE_OK;
+  if (!refused) return kedge__config_note(loader->config, "%s: no use here: %s", loader->key, key->doc);
+  if (kedge__config_is_among(loader->yaml, node, key->accepts)) return KEDGE_OK;
+  return kedge__config_fail(loader, KEDGE_ERR_UNSUPPORTED, "not supported: %s", key->doc);
 }
 
 kedge_status kedge__config_set(kedge_config_loader *loader, const char *name, uint32_t node) {
@@ -164,8 +197,7 @@ kedge_status kedge__config_set(kedge_config_loader *loader, const char *name, ui
     return kedge__config_fail(loader, KEDGE_ERR_ARGUMENT, "expected a mapping");
   }
   if (!key) return unknown(loader);
-  if (key->kind == KEDGE_KIND_REFUSED)
-    return kedge__config_fail(loader, KEDGE_ERR_UNSUPPORTED, "not supported: %s", key->doc);
+  if (key->kind > KEDGE_KIND_SPECIAL) return pass_over(loader, key, node);
   KEDGE_TRY(mark_given(loader, key));
   return store_key(loader, key, node);
 }
@@ -191,8 +223,7 @@ static kedge_status set_defaults(kedge_config_loader *loader) {
   for (size_t i = 0; i < kedge__config_key_count; i++) {
     const kedge_config_key *key = &kedge__config_keys[i];
     bool scalar = key->kind != KEDGE_KIND_GROUP && key->kind != KEDGE_KIND_FILES &&
-                  key->kind != KEDGE_KIND_ROUTER && key->kind != KEDGE_KIND_SPECIAL &&
-                  key->kind != KEDGE_KIND_REFUSED;
+                  key->kind != KEDGE_KIND_ROUTER && key->kind < KEDGE_KIND_SPECIAL;
     loader->key = key->name;
     if (scalar) KEDGE_TRY(kedge__config_store_text(loader, key, loader->config, key->def));
   }
@@ -212,8 +243,10 @@ static kedge_status read_text(kedge_config_loader *loader, const char *text, siz
                           root->line, root->kind == KEDGE_YAML_LIST ? "list" : "word");
     uint32_t at = root->kind == KEDGE_YAML_MAP ? root->first : 0;
     for (; at && status == KEDGE_OK; at = yaml.nodes[yaml.nodes[at].next].next)
-      status = kedge__config_set(loader, yaml.nodes[at].text, yaml.nodes[at].next);
+      status = kedge__config_put_aside(loader,
+                                       kedge__config_set(loader, yaml.nodes[at].text, yaml.nodes[at].next));
   }
+  if (status == KEDGE_OK) status = kedge__config_problems_end(loader);
   kedge__yaml_destroy(&yaml);
   loader->yaml = NULL;
   end_layer(loader);
@@ -292,6 +325,7 @@ kedge_status kedge_config_parse(kedge_config *config, const char *name, const ch
   if (status == KEDGE_OK) status = normalise_resume(config);
   if (status == KEDGE_OK) status = kedge__config_check(loader);
   end_layer(loader);
+  kedge__config_problems_clear(&loader->problems);
   kedge_free(loader);
   if (status != KEDGE_OK) kedge_config_destroy(config);
   return status;

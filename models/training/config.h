@@ -3,7 +3,8 @@
  * The configuration of a run: one struct, filled from YAML and `key=value`, checked, and printed again with
  * every effective value. The keys are in config.def, the values of enumerated keys in config_enums.def; the
  * files config_*.c beside this one read YAML (config_yaml), convert values (config_value), take other
- * dialects (config_dialect), check (config_check) and print (config_print). */
+ * dialects (config_dialect), check (config_check), collect what is wrong (config_problems) and print
+ * (config_print). */
 #ifndef KEDGE_MODELS_TRAINING_CONFIG_H
 #define KEDGE_MODELS_TRAINING_CONFIG_H
 
@@ -92,7 +93,8 @@ typedef struct kedge_config {
 /* Defaults, then the YAML file (path NULL: none), then `overrides` [count] as "key=value" with dots and
  * indices for nested keys ("router.beta=0.5", "router[1].coef=0.1"), then checks. A file holds at most 1 MiB.
  * On failure *config is empty and need not be destroyed. Errors: ERR_IO, ERR_ARGUMENT ("run.yaml:12: key
- * ..."), ERR_UNSUPPORTED for what other tools have and Kedge does not, ERR_MEMORY. Relative paths are kept as
+ * ...", or all keys of the file that are wrong in one line), ERR_UNSUPPORTED for what other tools have and
+ * Kedge does not, ERR_MEMORY. Relative paths are kept as
  * they are: relative to the current folder. */
 kedge_status kedge_config_load(kedge_config *config, const char *path, const char *const *overrides,
                                size_t count);

@@ -92,14 +92,32 @@ static kedge_status check_saving(kedge_config_loader *loader) {
     config->save_steps = 0;
   }
   if (config->data_seed == INT64_MIN) config->data_seed = config->seed;
-  if (config->assistant_only_loss && config->completion_only_loss == KEDGE_CONFIG_CHOICE_FALSE)
+  if (config->assistant_only_loss == KEDGE_CONFIG_CHOICE_TRUE &&
+      config->completion_only_loss == KEDGE_CONFIG_CHOICE_FALSE)
     return kedge__config_conflict(
         loader, "assistant_only_loss",
         "the loss cannot be on all tokens too: completion_only_loss or train_on_inputs says so");
-  if (!config->strict)
-    KEDGE_TRY(kedge__config_note(config, "strict: false changes nothing; an unknown key is an error"));
-  config->strict = true;
   return KEDGE_OK;
+}
+
+/* global_batch_size = micro-batch x accumulation: fills the one of the two that was left out. */
+static kedge_status check_batch(kedge_config_loader *loader) {
+  int64_t wanted = loader->global_batch, *micro = &loader->config->per_device_train_batch_size,
+          *steps = &loader->config->gradient_accumulation_steps;
+  if (wanted <= 0) return KEDGE_OK;
+  bool has_micro = kedge__config_given(loader, "per_device_train_batch_size");
+  bool has_steps = kedge__config_given(loader, "gradient_accumulation_steps");
+  if (has_steps && !has_micro && wanted % *steps == 0 && wanted / *steps <= 65536)
+    *micro = wanted / *steps;
+  else if (!has_steps && wanted % *micro == 0 && wanted / *micro <= 1048576)
+    *steps = wanted / *micro;
+  if (*micro * *steps == wanted) return KEDGE_OK;
+  char text[160];
+  snprintf(text, sizeof text,
+           has_steps ? "%lld is not per_device_train_batch_size %lld x gradient_accumulation_steps %lld"
+                     : "%lld is no multiple of per_device_train_batch_size %lld",
+           (long long)wanted, (long long)*micro, (long long)*steps);
+  return kedge__config_conflict(loader, "global_batch_size", text);
 }
 
 /* ---- Router
@@ -130,6 +148,22 @@ static const struct {
 bool kedge__router_uses(int intervention, const char *key) {
   return !strcmp(key, "intervention") || !strcmp(key, "layers") ||
          kedge__config_in_list(traits[intervention].uses, key);
+}
+
+/* Keys outside `router` and the intervention they are for. */
+static const struct {
+  const char *key;
+  int intervention;
+} served[] = {
+    {"freeze_moe_router", KEDGE_CONFIG_ROUTER_FREEZE},  {"router_aux_loss_coef", KEDGE_CONFIG_ROUTER_LBL},
+    {"router_z_loss_coef", KEDGE_CONFIG_ROUTER_Z_LOSS}, {"router_lb_scope", KEDGE_CONFIG_ROUTER_LBL},
+    {"lb_convention", KEDGE_CONFIG_ROUTER_LBL},         {"lb_layers", KEDGE_CONFIG_ROUTER_LBL}};
+
+const char *kedge__config_serves(const char *key) {
+  for (size_t i = 0; i < sizeof served / sizeof *served; i++)
+    if (!strcmp(served[i].key, key))
+      return kedge_config_value_name("router.intervention", served[i].intervention);
+  return NULL;
 }
 
 static kedge_config_router *find_router(kedge_config *config, int intervention) {
@@ -248,12 +282,27 @@ static kedge_status check_pairs(kedge_config_loader *loader) {
   return KEDGE_OK;
 }
 
+/* In transformers output_router_logits adds the loss with the model's own coefficient, which Kedge leaves
+ * alone: a file that asks for the loss must say how much of it. */
+static kedge_status check_router_logits(kedge_config_loader *loader) {
+  static const char *const names[] = {"output_router_logits", "model_config.output_router_logits",
+                                      "model_init_kwargs.output_router_logits"};
+  if (!loader->router_logits || kedge__config_given(loader, "router_aux_loss_coef") ||
+      find_router(loader->config, KEDGE_CONFIG_ROUTER_LBL))
+    return KEDGE_OK;
+  size_t at = 0;
+  while (at < 2 && !kedge__config_given(loader, names[at])) at++;
+  return kedge__config_conflict(loader, names[at],
+                                "true needs router_aux_loss_coef too; 0 = without the loss");
+}
+
 static kedge_status check_router(kedge_config_loader *loader) {
   kedge_config *config = loader->config;
   for (size_t i = 0; i < config->router.count; i++) KEDGE_TRY(resolve_router(loader, i));
   for (size_t i = config->router.count; i-- > 0;)
     if (config->router.items[i].intervention == KEDGE_CONFIG_ROUTER_NONE)
       kedge__config_router_remove(loader, i);
+  KEDGE_TRY(check_router_logits(loader));
   KEDGE_TRY(join_coefficient(loader, "router_aux_loss_coef", &config->router_aux_loss_coef,
                              KEDGE_CONFIG_ROUTER_LBL));
   KEDGE_TRY(join_coefficient(loader, "router_z_loss_coef", &config->router_z_loss_coef,
@@ -270,6 +319,7 @@ static kedge_status check_router(kedge_config_loader *loader) {
 }
 
 kedge_status kedge__config_check(kedge_config_loader *loader) {
+  KEDGE_TRY(check_batch(loader));
   KEDGE_TRY(check_schedule(loader));
   KEDGE_TRY(check_evaluation(loader));
   KEDGE_TRY(check_saving(loader));

@@ -58,3 +58,26 @@ kedge_status kedge__config_from_auto_resume(kedge_config_loader *loader, uint32_
   KEDGE_TRY(truth(loader, node, NULL, &given, &value, &word));
   return value ? kedge__config_set_text(loader, "resume_from_checkpoint", "true") : KEDGE_OK;
 }
+
+kedge_status kedge__config_from_strict(kedge_config_loader *loader, uint32_t node) {
+  bool given, value, word;
+  KEDGE_TRY(truth(loader, node, NULL, &given, &value, &word));
+  if (!given || value) return KEDGE_OK;
+  return kedge__config_note(loader->config, "strict: false changes nothing; an unknown key is an error");
+}
+
+/* Whether the loss is added follows from the coefficient; that there is one is checked when all is read. */
+kedge_status kedge__config_from_router_logits(kedge_config_loader *loader, uint32_t node) {
+  bool given, value, word;
+  KEDGE_TRY(truth(loader, node, NULL, &given, &value, &word));
+  loader->router_logits = value;
+  return KEDGE_OK;
+}
+
+/* What it means depends on two other keys; config_check.c joins them when all is read. */
+kedge_status kedge__config_from_global_batch(kedge_config_loader *loader, uint32_t node) {
+  static const kedge_config_key key = {.kind = KEDGE_KIND_INT,
+                                       .range = "[1, 68719476736]",
+                                       .offset = offsetof(kedge_config_loader, global_batch)};
+  return kedge__config_store(loader, &key, loader, node);
+}

@@ -40,7 +40,8 @@ const kedge_config_key kedge__config_keys[] = {
 #define KEY_ENUM(n, a, l, d, t) ROW(ENUM, #n, .aliases = a, .def = d, .doc = t, FIELD(n), CHOICE_LIST(l))
 #define KEY_ROUTER(n, a, t)     ROW(ROUTER, #n, .aliases = a, .doc = t, FIELD(n))
 #define KEY_SPECIAL(n, f, t)    ROW(SPECIAL, #n, .aliases = "", .doc = t, .special = kedge__config_##f)
-#define KEY_REFUSED(n, t)       ROW(REFUSED, #n, .aliases = "", .doc = t)
+#define KEY_IGNORED(n, t)       ROW(IGNORED, #n, .aliases = "", .doc = t)
+#define KEY_REFUSED(n, a, t)    ROW(REFUSED, #n, .aliases = "", .accepts = a, .doc = t)
 #include "models/training/config.def"
 };
 const size_t kedge__config_key_count = sizeof kedge__config_keys / sizeof *kedge__config_keys;

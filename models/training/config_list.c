@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The keys that are no scalars: data files, router mappings, lists of layers (config_internal.h). */
 #include "models/training/config_internal.h"
-#include "models/training/nearest.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -43,27 +42,83 @@ static kedge_status set_type(kedge_config_loader *loader, kedge_config_file *fil
   return kedge__config_store_text(loader, &type_key, file, text);
 }
 
-static kedge_status set_file_field(kedge_config_loader *loader, kedge_config_file *file, const char *name,
-                                   uint32_t node) {
-  const char *text;
-  loader->line = child(loader, node)->line;
-  if (!strcmp(name, "path") || !strcmp(name, "data_files")) {
-    if (file->path) return kedge__config_fail(loader, KEDGE_ERR_ARGUMENT, "path is given twice");
-    return kedge__config_store(loader, &path_key, file, node);
+/* Keys of a data file in other tools: what they may say here, by commas, and why nothing else. */
+static const struct {
+  const char *name, *accepts, *reason;
+} file_keys[] = {
+    {"split", "train", "a file is one split"},
+    {"ds_type", "json,jsonl", "a file holds JSON lines"},
+    {"field", "text", "texts are read from the field text"},
+    {"field_messages", "messages,conversations", "turns are read from messages or conversations"},
+    {"message_field_role", "role,from", "turns have role and content, or from and value"},
+    {"message_field_content", "content,value", "turns have role and content, or from and value"},
+    {"roles", "", "roles are named as in the file"},
+    {"roles_to_train", "assistant,gpt", "the loss is on the assistant's turns, see assistant_only_loss"},
+    {"train_on_eos", "turn", "the end of a trained turn is trained too"},
+    {"train_on_eot", "turn", "the end of a trained turn is trained too"},
+    {"chat_template", "tokenizer_default", "chat_template is a key of the whole run"},
+    {"conversation", "", "chat_template is a key of the whole run"},
+    {"name", "", "a file has no configurations"},
+    {"data_dir", "", "path is the whole path of a file"},
+    {"revision", "main", "a file has no revisions"},
+    {"shards", "1", "files are read whole"},
+    {"preprocess_shards", "1", "files are read whole"},
+    {"trust_remote_code", "true", "no code of a data set is run"},
+};
+
+/* {role: from, content: value} of axolotl, which names the fields of a turn. */
+static kedge_status check_turn_fields(kedge_config_loader *loader, uint32_t node) {
+  const kedge_yaml_node *at = kedge__yaml_at(loader->yaml, node);
+  if (kedge__config_is_empty(loader->yaml, node, true)) return KEDGE_OK;
+  bool known = at->kind == KEDGE_YAML_MAP;
+  for (uint32_t key = known ? at->first : 0; key; key = child(loader, child(loader, key)->next)->next) {
+    const char *name = child(loader, key)->text;
+    const char *fields = !strcmp(name, "role")      ? "role,from"
+                         : !strcmp(name, "content") ? "content,value"
+                                                    : "";
+    known = known && kedge__config_is_among(loader->yaml, child(loader, key)->next, fields);
   }
-  if (!strcmp(name, "type")) return set_type(loader, file, node);
-  bool fixed = !strcmp(name, "ds_type") || !strcmp(name, "split");
-  if (!fixed)
-    return kedge__config_fail(loader, KEDGE_ERR_ARGUMENT,
-                              "a data file has path and type; \"%.80s\" is unknown", name);
-  KEDGE_TRY(kedge__config_scalar(loader, node, "a word", &text));
-  if (!text || kedge__config_in_list(*name == 's' ? "train" : "json,jsonl", text)) return KEDGE_OK;
-  return kedge__config_fail(loader, KEDGE_ERR_UNSUPPORTED, "%s can only be %s, came \"%.80s\"", name,
-                            *name == 's' ? "train: a file is one split" : "json", text);
+  if (known) return KEDGE_OK;
+  return kedge__config_fail(loader, KEDGE_ERR_UNSUPPORTED,
+                            "message_property_mappings can only name role and content, or from and value");
 }
 
-static kedge_status add_file(kedge_config_loader *loader, kedge_config_files *files, uint32_t node) {
-  const kedge_yaml_node *at = kedge__yaml_at(loader->yaml, node);
+/* The nodes of one mapping of a data file, 0: not given. */
+typedef struct file_nodes {
+  uint32_t path, data_files, type;
+} file_nodes;
+
+static kedge_status take_file_key(kedge_config_loader *loader, file_nodes *nodes, const char *name,
+                                  uint32_t node) {
+  loader->line = child(loader, node)->line;
+  uint32_t *mine = !strcmp(name, "path")         ? &nodes->path
+                   : !strcmp(name, "data_files") ? &nodes->data_files
+                   : !strcmp(name, "type")       ? &nodes->type
+                                                 : NULL;
+  if (mine) {
+    *mine = node;
+    return KEDGE_OK;
+  }
+  if (!strcmp(name, "message_property_mappings")) return check_turn_fields(loader, node);
+  for (size_t i = 0; i < sizeof file_keys / sizeof *file_keys; i++) {
+    const char *accepts = file_keys[i].accepts;
+    if (strcmp(name, file_keys[i].name)) continue;
+    if (kedge__config_is_empty(loader->yaml, node, true) ||
+        kedge__config_is_among(loader->yaml, node, accepts))
+      return KEDGE_OK;
+    return kedge__config_fail(loader, KEDGE_ERR_UNSUPPORTED, "%s %s%s: %s", name,
+                              *accepts ? "can only be " : "is not supported", accepts, file_keys[i].reason);
+  }
+  if (!strncmp(name, "field_", 6) || !strncmp(name, "message_", 8))
+    return kedge__config_fail(loader, KEDGE_ERR_UNSUPPORTED,
+                              "%.80s is not supported: fields have the names that their type says", name);
+  return kedge__config_fail(loader, KEDGE_ERR_ARGUMENT, "a data file has path and type; \"%.80s\" is unknown",
+                            name);
+}
+
+/* One file; `type` 0: none. */
+static kedge_status add_path(kedge_config_loader *loader, kedge_config_files *files, uint32_t node,
+                             uint32_t type) {
   loader->line = child(loader, node)->line;
   if (files->count == KEDGE_CONFIG_MAX_ITEMS)
     return kedge__config_fail(loader, KEDGE_ERR_ARGUMENT, "more than 4096 files");
@@ -72,14 +127,36 @@ static kedge_status add_file(kedge_config_loader *loader, kedge_config_files *fi
   files->items = items;
   kedge_config_file *file = &items[files->count++];
   *file = (kedge_config_file){0};
-  if (at->kind == KEDGE_YAML_MAP) {
-    for (uint32_t key = at->first; key; key = child(loader, child(loader, key)->next)->next)
-      KEDGE_TRY(set_file_field(loader, file, child(loader, key)->text, child(loader, key)->next));
-  } else {
-    KEDGE_TRY(kedge__config_store(loader, &path_key, file, node));
+  KEDGE_TRY(kedge__config_store(loader, &path_key, file, node));
+  if (!file->path || !*file->path)
+    return kedge__config_fail(loader, KEDGE_ERR_ARGUMENT, "a data file has no path");
+  return type ? set_type(loader, file, type) : KEDGE_OK;
+}
+
+/* A path, or a mapping. The loader of JSON in the datasets library is called json, and there data_files names
+ * the files. */
+static kedge_status add_file(kedge_config_loader *loader, kedge_config_files *files, uint32_t node) {
+  const kedge_yaml_node *at = kedge__yaml_at(loader->yaml, node);
+  file_nodes nodes = {.path = at->kind == KEDGE_YAML_MAP ? 0 : node};
+  for (uint32_t key = at->kind == KEDGE_YAML_MAP ? at->first : 0; key;
+       key = child(loader, child(loader, key)->next)->next)
+    KEDGE_TRY(kedge__config_put_aside(
+        loader, take_file_key(loader, &nodes, child(loader, key)->text, child(loader, key)->next)));
+  loader->line = child(loader, node)->line;
+  if (nodes.path && nodes.data_files && !kedge__config_is_empty(loader->yaml, nodes.data_files, true)) {
+    if (!kedge__config_is_among(loader->yaml, nodes.path, "json,jsonl"))
+      return kedge__config_fail(loader, KEDGE_ERR_ARGUMENT,
+                                "path and data_files are both given; path would then be json");
+    nodes.path = 0;
   }
-  if (file->path && *file->path) return KEDGE_OK;
-  return kedge__config_fail(loader, KEDGE_ERR_ARGUMENT, "a data file has no path");
+  if (!nodes.path) nodes.path = nodes.data_files;
+  if (!nodes.path) return kedge__config_fail(loader, KEDGE_ERR_ARGUMENT, "a data file has no path");
+  const kedge_yaml_node *path = kedge__yaml_at(loader->yaml, nodes.path);
+  if (path->kind != KEDGE_YAML_LIST || nodes.path != nodes.data_files)
+    return add_path(loader, files, nodes.path, nodes.type);
+  for (uint32_t item = path->first; item; item = child(loader, item)->next)
+    KEDGE_TRY(add_path(loader, files, item, nodes.type));
+  return KEDGE_OK;
 }
 
 kedge_status kedge__config_files_set(kedge_config_loader *loader, kedge_config_files *files, uint32_t node) {
@@ -205,9 +282,7 @@ static kedge_status unknown_field(kedge_config_loader *loader, const char *name)
   kedge_nearest nearest = {.word = name};
   for (size_t i = 0; i < kedge__router_key_count; i++)
     kedge__nearest_offer(&nearest, kedge__router_keys[i].name, strlen(kedge__router_keys[i].name));
-  if (!nearest.best) return kedge__config_fail(loader, KEDGE_ERR_ARGUMENT, "unknown");
-  return kedge__config_fail(loader, KEDGE_ERR_ARGUMENT, "unknown; nearest is \"%.*s\"", (int)nearest.length,
-                            nearest.best);
+  return kedge__config_fail_unknown(loader, &nearest);
 }
 
 static kedge_status set_field(kedge_config_loader *loader, size_t index, const char *name, uint32_t node) {
@@ -250,7 +325,9 @@ static kedge_status add_router(kedge_config_loader *loader, uint32_t node) {
   KEDGE_TRY(kedge__config_router_add(loader));
   if (at->kind == KEDGE_YAML_SCALAR) return kedge__config_router_field(loader, index, "intervention", node);
   for (uint32_t key = at->first; key; key = child(loader, child(loader, key)->next)->next)
-    KEDGE_TRY(kedge__config_router_field(loader, index, child(loader, key)->text, child(loader, key)->next));
+    KEDGE_TRY(
+        kedge__config_put_aside(loader, kedge__config_router_field(loader, index, child(loader, key)->text,
+                                                                   child(loader, key)->next)));
   return KEDGE_OK;
 }
 

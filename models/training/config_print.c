@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The resolved configuration as YAML and JSON, and the help text, from the key tables (config.h). One walk
  * serves both forms; numbers are the shortest decimals that read back to the same bits. */
+#include "models/routing/router.h"
 #include "models/training/config_internal.h"
 #include "models/training/number.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -68,8 +70,10 @@ static void put_scalar(FILE *out, const kedge_config_key *key, const void *base,
   case KEDGE_KIND_INT:
     fprintf(out, "%" PRId64, *(const int64_t *)field);
     break;
+  case KEDGE_KIND_STEPS: /* without a default 0 is only what follows from no value */
+    put_real(out, key->def || *(const double *)field > 0 ? *(const double *)field : (double)NAN);
+    break;
   case KEDGE_KIND_REAL:
-  case KEDGE_KIND_STEPS:
     put_real(out, *(const double *)field);
     break;
   case KEDGE_KIND_BOOL:
@@ -151,7 +155,7 @@ static void put_config(FILE *out, const kedge_config *config, bool json) {
   for (size_t i = 0; i < kedge__config_key_count; i++) {
     const kedge_config_key *key = &kedge__config_keys[i];
     const void *field = (const char *)config + key->offset;
-    if (key->kind == KEDGE_KIND_SPECIAL || key->kind == KEDGE_KIND_REFUSED) continue;
+    if (key->kind >= KEDGE_KIND_SPECIAL) continue;
     if (key->kind == KEDGE_KIND_GROUP) {
       if (!json) fprintf(out, "%s# %s\n", first ? "" : "\n", key->name);
       continue;
@@ -212,6 +216,10 @@ static void put_names(FILE *out, const char *list) {
   for (; *list; list++) fprintf(out, *list == ',' ? ", " : "%c", *list);
 }
 
+static bool is_built(const char *intervention) {
+  return kedge_router_find(intervention) != KEDGE_ROUTER_COUNT;
+}
+
 static void put_key_help(FILE *out, const kedge_config_key *key, int indent) {
   char head[96];
   bool shows_default = key->def && *key->def;
@@ -224,6 +232,9 @@ static void put_key_help(FILE *out, const kedge_config_key *key, int indent) {
     fputc('\n', out);
   }
   if (key->range) fprintf(out, "%*sin %s\n", under, "", key->range);
+  const char *serves = indent == 2 ? kedge__config_serves(key->name) : NULL;
+  if (serves && !is_built(serves))
+    fprintf(out, "%*sserves %s, which this version reads and refuses\n", under, "", serves);
   if (*key->aliases) {
     fprintf(out, "%*salso: ", under, "");
     put_names(out, key->aliases);
@@ -231,12 +242,43 @@ static void put_key_help(FILE *out, const kedge_config_key *key, int indent) {
   }
 }
 
+/* What this version does with the interventions that can be named, and the keys of one of them. */
+static void put_router_help(FILE *out) {
+  const kedge_config_key *named = &kedge__router_keys[0];
+  fprintf(out, "%*sinterventions in this version: ", 40, "");
+  for (int i = 0; i < (int)KEDGE_ROUTER_COUNT; i++)
+    fprintf(out, "%s%s", i ? ", " : "", kedge_router_name((kedge_router_id)i));
+  fputs("; the others are read and refused\n", out);
+  for (size_t i = 0; i < kedge__router_key_count; i++) {
+    const kedge_config_key *key = &kedge__router_keys[i];
+    bool used = false;
+    for (size_t j = 0; j < named->choice_count; j++)
+      used = used || (is_built(named->choices[j].value) && kedge__router_uses((int)j, key->name));
+    put_key_help(out, key, 4);
+    if (!used) fprintf(out, "%*sfor interventions that this version reads and refuses\n", 41, "");
+  }
+}
+
+/* The names of all rows of a kind, in lines of at most 100 columns. */
+static void put_row_names(FILE *out, kedge_config_kind kind, const char *title) {
+  size_t column = 0;
+  fprintf(out, "\n%s\n", title);
+  for (size_t i = 0; i < kedge__config_key_count; i++) {
+    const char *name = kedge__config_keys[i].name;
+    if (kedge__config_keys[i].kind != kind) continue;
+    bool breaks = column && column + 2 + strlen(name) > 99;
+    fprintf(out, "%s%s", breaks ? ",\n  " : column ? ", " : "  ", name);
+    column = (breaks ? 2 : column + 2) + strlen(name);
+  }
+  fputc('\n', out);
+}
+
 static void put_help(FILE *out, const void *unused) {
   (void)unused;
   bool first = true, others = false;
   for (size_t i = 0; i < kedge__config_key_count; i++) {
     const kedge_config_key *key = &kedge__config_keys[i];
-    if (key->kind == KEDGE_KIND_REFUSED) continue;
+    if (key->kind > KEDGE_KIND_SPECIAL) continue;
     if (key->kind == KEDGE_KIND_GROUP) {
       fprintf(out, "%s%s\n", first ? "" : "\n", key->name);
       first = false;
@@ -247,9 +289,10 @@ static void put_help(FILE *out, const void *unused) {
       others = true;
     }
     put_key_help(out, key, 2);
-    if (key->kind != KEDGE_KIND_ROUTER) continue;
-    for (size_t j = 0; j < kedge__router_key_count; j++) put_key_help(out, &kedge__router_keys[j], 4);
+    if (key->kind == KEDGE_KIND_ROUTER) put_router_help(out);
   }
+  put_row_names(out, KEDGE_KIND_IGNORED, "Accepted and without use here");
+  put_row_names(out, KEDGE_KIND_REFUSED, "Refused with a reason, unless they ask for what Kedge does anyway");
 }
 
 char *kedge_config_help(void) {

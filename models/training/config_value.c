@@ -2,7 +2,6 @@
  * Scalars of the configuration: text to a number, a truth value, a word or a string, with range checks and
  * messages that say what was expected (config_internal.h). */
 #include "models/training/config_internal.h"
-#include "models/training/nearest.h"
 
 #include <errno.h>
 #include <math.h>
@@ -94,6 +93,33 @@ static bool in_range(const char *range, double value) {
   return above && below;
 }
 
+bool kedge__config_is_empty(const kedge_yaml *yaml, uint32_t node, bool off) {
+  const kedge_yaml_node *at = kedge__yaml_at(yaml, node);
+  bool value;
+  double number;
+  if (at->kind != KEDGE_YAML_SCALAR) return off && !at->first;
+  if (!*at->text || (at->plain && is_null(at->text))) return true;
+  if (!off) return false;
+  if (kedge__config_bool(at->text, &value)) return !value;
+  return !strcasecmp(at->text, "none") || (real(at->text, &number) && number == 0);
+}
+
+bool kedge__config_is_among(const kedge_yaml *yaml, uint32_t node, const char *list) {
+  const kedge_yaml_node *at = kedge__yaml_at(yaml, node);
+  if (at->kind == KEDGE_YAML_MAP) return false;
+  uint32_t item = at->kind == KEDGE_YAML_LIST ? at->first : node;
+  for (; item; item = at->kind == KEDGE_YAML_LIST ? yaml->nodes[item].next : 0) {
+    const kedge_yaml_node *word = kedge__yaml_at(yaml, item);
+    char lower[32];
+    size_t length = word->kind == KEDGE_YAML_SCALAR ? strlen(word->text) : sizeof lower;
+    if (length >= sizeof lower) return false;
+    for (size_t i = 0; i <= length; i++)
+      lower[i] = (char)(word->text[i] >= 'A' && word->text[i] <= 'Z' ? word->text[i] + 32 : word->text[i]);
+    if (!kedge__config_in_list(list, lower)) return false;
+  }
+  return at->kind == KEDGE_YAML_SCALAR || at->first;
+}
+
 static kedge_status wrong(kedge_config_loader *loader, const char *expected, const char *text) {
   return kedge__config_fail(loader, KEDGE_ERR_ARGUMENT, "expected %s, came \"%.*s\"", expected, SHOWN, text);
 }
@@ -157,7 +183,8 @@ static kedge_status store_choice(kedge_config_loader *loader, const kedge_config
   if (nearest.best)
     return kedge__config_fail(loader, KEDGE_ERR_ARGUMENT, "\"%.*s\" is not one of %s; nearest is \"%.*s\"",
                               SHOWN, text, known, (int)nearest.length, nearest.best);
-  return kedge__config_fail(loader, KEDGE_ERR_ARGUMENT, "\"%.*s\" is not one of %s", SHOWN, text, known);
+  return kedge__config_fail(loader, KEDGE_ERR_ARGUMENT, "\"%.*s\" is not one of %s (%s)", SHOWN, text, known,
+                            key->doc);
 }
 
 static kedge_status store_string(kedge_config_loader *loader, char **field, const char *text) {
@@ -237,12 +264,25 @@ static const char *expected_of(kedge_config_kind kind) {
   }
 }
 
+/* A list where one word is expected: report_to: [none] is that word, [] no value; a list with a word that is
+ * none of the choices is refused for that word. */
+static kedge_status store_words(kedge_config_loader *loader, const kedge_config_key *key, void *base,
+                                uint32_t node) {
+  const kedge_yaml_node *list = kedge__yaml_at(loader->yaml, node);
+  const char *text = NULL;
+  for (uint32_t item = list->first; item; item = loader->yaml->nodes[item].next) {
+    KEDGE_TRY(kedge__config_scalar(loader, item, "a word", &text));
+    KEDGE_TRY(kedge__config_store_text(loader, key, base, text));
+  }
+  if (list->first != list->last) return kedge__config_scalar(loader, node, "a word", &text);
+  return list->first ? KEDGE_OK : kedge__config_store_text(loader, key, base, NULL);
+}
+
 kedge_status kedge__config_store(kedge_config_loader *loader, const kedge_config_key *key, void *base,
                                  uint32_t node) {
   const kedge_yaml_node *at = kedge__yaml_at(loader->yaml, node);
-  /* A list of one word is that word: report_to: [none]. */
-  if (key->kind == KEDGE_KIND_ENUM && at->kind == KEDGE_YAML_LIST && at->first && at->first == at->last)
-    node = at->first;
+  if (key->kind == KEDGE_KIND_ENUM && at->kind == KEDGE_YAML_LIST)
+    return store_words(loader, key, base, node);
   const char *text;
   KEDGE_TRY(kedge__config_scalar(loader, node, expected_of(key->kind), &text));
   return kedge__config_store_text(loader, key, base, text);

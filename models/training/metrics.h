@@ -6,7 +6,7 @@
 #ifndef KEDGE_MODELS_TRAINING_METRICS_H
 #define KEDGE_MODELS_TRAINING_METRICS_H
 
-#include "core/kedge.h"
+#include "models/training/schedule.h"
 
 /* A named number: "train/loss", "router/tvd_mean" in metrics.jsonl; "loss", "grad_norm" in a trainer state.
  * Whole numbers up to 10^15 are written without a fraction. */
@@ -41,6 +41,10 @@ void kedge_trainer_state_free(kedge_trainer_state *state);
  * `get` gives ERR_FORMAT where the key is absent or no number. */
 kedge_status kedge_trainer_state_set(kedge_trainer_state *state, const char *key, double value);
 kedge_status kedge_trainer_state_get(const kedge_trainer_state *state, const char *key, double *value);
+/* What transformers writes of the run itself: max_steps, num_train_epochs (whole, rounded up), logging_steps,
+ * save_steps and eval_steps in updates (null: not by steps), train_batch_size (the micro-batch). */
+kedge_status kedge_trainer_state_set_run(kedge_trainer_state *state, const kedge_config *config,
+                                         const kedge_schedule *schedule);
 /* The checkpoint with the best evaluation loss; NULL: none. */
 kedge_status kedge_trainer_state_set_best(kedge_trainer_state *state, const char *checkpoint);
 

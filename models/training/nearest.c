@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-enum { MAX_WORD = 64 };
+enum { MAX_WORD = 64, MOST_EDITS = 3, SHORTEST_PART = 5 };
 
 static char folded(char c) {
   if (c >= 'A' && c <= 'Z') return (char)(c - 'A' + 'a');
@@ -33,12 +33,27 @@ static uint32_t edits(const char *a, size_t a_length, const char *b, size_t b_le
   return rows[a_length % 3][b_length];
 }
 
+/* Whether a candidate begins with all of the word, or ends with it as whole words: "max_seq_len" is the begin
+ * of max_seq_length, "batch_size" the end of micro_batch_size. */
+static bool abbreviates(const char *word, size_t word_length, const char *candidate, size_t length) {
+  if (word_length < SHORTEST_PART || length <= word_length) return false;
+  bool begins = true, ends = folded(candidate[length - word_length - 1]) == '_';
+  for (size_t i = 0; i < word_length; i++) {
+    begins = begins && folded(word[i]) == folded(candidate[i]);
+    ends = ends && folded(word[i]) == folded(candidate[length - word_length + i]);
+  }
+  return begins || ends;
+}
+
 void kedge__nearest_offer(kedge_nearest *nearest, const char *candidate, size_t length) {
   size_t word_length = strlen(nearest->word);
   if (!word_length || word_length > MAX_WORD || !length || length > MAX_WORD) return;
-  uint32_t limit = (uint32_t)(word_length / 3 > 2 ? word_length / 3 : 2);
+  uint32_t limit = word_length < 8 ? 1 : word_length < 12 ? 2 : MOST_EDITS;
   uint32_t distance = edits(nearest->word, word_length, candidate, length);
-  if (distance > limit || distance >= word_length) return;
+  if (distance > limit && abbreviates(nearest->word, word_length, candidate, length))
+    distance = MOST_EDITS + 1;
+  else if (distance > limit || distance >= word_length)
+    return;
   if (nearest->best && distance >= nearest->distance) return;
   nearest->best = candidate;
   nearest->length = length;

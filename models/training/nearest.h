@@ -15,8 +15,10 @@ typedef struct kedge_nearest {
   uint32_t distance;
 } kedge_nearest;
 
-/* Offers the first `length` bytes of `candidate`. Close means at most a third of the word's letters changed,
- * swapped, added or dropped (at least 2 may be), case and the choice between - and _ aside. */
+/* Offers the first `length` bytes of `candidate`. Close means few letters changed, swapped, added or dropped
+ * (1 of up to 7, 2 of up to 11, else 3), or that the word, of 5 letters at least, is the begin of the
+ * candidate or its last words; case and the choice between - and _ aside. The first of several equally close
+ * ones is kept. */
 void kedge__nearest_offer(kedge_nearest *nearest, const char *candidate, size_t length);
 /* Offers every entry of a comma-separated list. */
 void kedge__nearest_offer_list(kedge_nearest *nearest, const char *list);

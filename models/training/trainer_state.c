@@ -61,6 +61,29 @@ kedge_status kedge_trainer_state_get(const kedge_trainer_state *state, const cha
   return KEDGE_OK;
 }
 
+/* Updates between two events that come by steps, else not a number. */
+static double every(const kedge_schedule *schedule, int strategy, double steps, int64_t per_epoch) {
+  uint64_t updates = kedge_schedule_every(schedule, steps);
+  if (strategy != KEDGE_CONFIG_STRATEGY_STEPS || per_epoch || !updates) return (double)NAN;
+  return (double)updates;
+}
+
+kedge_status kedge_trainer_state_set_run(kedge_trainer_state *state, const kedge_config *config,
+                                         const kedge_schedule *schedule) {
+  double epochs =
+      config->max_steps > 0 ? kedge_schedule_epoch(schedule, schedule->updates) : config->num_train_epochs;
+  const kedge_metric items[] = {
+      {"max_steps", (double)schedule->updates},
+      {"num_train_epochs", ceil(epochs)},
+      {"logging_steps", every(schedule, KEDGE_CONFIG_STRATEGY_STEPS, config->logging_steps, 0)},
+      {"save_steps", every(schedule, config->save_strategy, config->save_steps, config->saves_per_epoch)},
+      {"eval_steps", every(schedule, config->eval_strategy, config->eval_steps, config->evals_per_epoch)},
+      {"train_batch_size", (double)config->per_device_train_batch_size}};
+  for (size_t i = 0; i < sizeof items / sizeof *items; i++)
+    KEDGE_TRY(kedge_trainer_state_set(state, items[i].key, items[i].value));
+  return KEDGE_OK;
+}
+
 kedge_status kedge_trainer_state_set_best(kedge_trainer_state *state, const char *checkpoint) {
   json_t *value = checkpoint ? json_string(checkpoint) : json_null();
   return json_object_set_new(state->root, "best_model_checkpoint", value) ? no_memory() : KEDGE_OK;
