@@ -75,7 +75,8 @@ static kedge_status encode(const kedge_dataset_options *o, const kedge_rendering
                                        &count));
     while (bos >= 0 && bos != eos && from < count && ids[from] == bos) from++;
     if (bos >= 0 && bos == eos && !p && from < count && ids[from] == bos) from++;
-    kedge_status status = tokens_add(t, ids + from, count - from, part->span, trained);
+    kedge_status status =
+        count > from ? tokens_add(t, ids + from, count - from, part->span, trained) : KEDGE_OK;
     bool closed = count > from && ids[count - 1] == eos;
     kedge_free(ids);
     if (status == KEDGE_OK && last && rendering->eos && eos >= 0 && !closed)
