@@ -121,22 +121,30 @@ static void set_bias(const char *path) {
   free(file);
 }
 
+static void check_bias(const char *path) {
+  kedge_st_file *file;
+  assert_int_equal(kedge_st_open(at(path), &file), 0);
+  const kedge_st_tensor *tensor = kedge_st_find(file, bias_name);
+  assert_non_null(tensor);
+  assert_int_equal(tensor->bytes, sizeof bias);
+  assert_memory_equal(tensor->data, bias, sizeof bias);
+  kedge_st_close(file);
+}
+
 /* The correction decides, is not trained and comes out as it went in. */
 static void test_deepseek(void **state) {
   (void)state;
-  kedge_st_file *file;
   initialise("deepseek", deepseek);
   training_expect(0, "", "score --model deepseek --tokens 3,4,5,6,7,8 --out before.st");
   set_bias(at("deepseek/model.safetensors"));
   training_expect(0, "", "score --model deepseek --tokens 3,4,5,6,7,8 --out after.st");
   assert_false(training_same("before.st", "after.st"));
   whole_run("deepseek");
-  assert_int_equal(kedge_st_open(at("deepseek-out/model.safetensors"), &file), 0);
-  const kedge_st_tensor *tensor = kedge_st_find(file, bias_name);
-  assert_non_null(tensor);
-  assert_int_equal(tensor->bytes, sizeof bias);
-  assert_memory_equal(tensor->data, bias, sizeof bias);
-  kedge_st_close(file);
+  check_bias("deepseek-out/model.safetensors");
+  training_expect(0, "",
+                  "train run.yaml model_name_or_path=deepseek output_dir=deepseek-bf16 dtype=bf16 "
+                  "gradient_checkpointing=true max_steps=2");
+  check_bias("deepseek-bf16/model.safetensors");
 }
 
 static int setup(void **state) {

@@ -381,6 +381,46 @@ static void test_layouts(void **state) {
   }
 }
 
+/* Loads, maps, builds a training graph and saves. */
+static kedge_status load_and_build(kedge_device *device, const char *folder, const char *out) {
+  kedge_model *model = NULL, *mapped = NULL;
+  kedge_decoder decoder = {0};
+  const kedge_decoder_spec spec = {.tokens = 16, .loss = true, .recompute = true};
+  kedge_status status;
+  KEDGE_GOTO(kedge_model_load(device, folder, KEDGE_F32, &model), status, done);
+  KEDGE_GOTO(kedge_model_map(device, folder, KEDGE_F32, &mapped), status, done);
+  KEDGE_GOTO(kedge_decoder_build(mapped, &spec, &decoder), status, done);
+  kedge_decoder_destroy(&decoder);
+  KEDGE_GOTO(kedge_decoder_build(model, &spec, &decoder), status, done);
+  status = kedge_model_save(model, NULL, out, NULL);
+done:
+  kedge_decoder_destroy(&decoder);
+  kedge_model_free(mapped);
+  kedge_model_free(model);
+  return status;
+}
+
+/* Every allocation fails once, with experts in pairs and latent attention: an error, and nothing is left. */
+static void test_memory(void **state) {
+  (void)state;
+  kedge_device *device;
+  char folder[512];
+  snprintf(folder, sizeof folder, "%s", test_golden("deepseek_v3_group_fused"));
+  check(kedge_device_open("cpu", NULL, &device));
+  for (uint64_t nth = 1, made = nth; made >= nth; nth++) {
+    const char *out = test_path(test_folder(), "memory");
+    check(kedge_folder_make(out));
+    kedge_alloc_fail_nth(nth);
+    kedge_status status = load_and_build(device, folder, out);
+    made = kedge_alloc_fail_nth(0);
+    if (status != (made >= nth ? KEDGE_ERR_MEMORY : KEDGE_OK))
+      fail_msg("allocation %llu: %s: %s", (unsigned long long)nth, kedge_status_name(status),
+               kedge_message());
+    test_remove(out);
+  }
+  kedge_device_close(device);
+}
+
 static void round_trip(const char *folder, kedge_dtype dtype) {
   kedge_device *device;
   kedge_model *model;
@@ -413,8 +453,8 @@ static void test_round_trips(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_parity), cmocka_unit_test(test_bf16_files),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_parity),       cmocka_unit_test(test_bf16_files),
                                      cmocka_unit_test(test_bf16_storage), cmocka_unit_test(test_layouts),
-                                     cmocka_unit_test(test_round_trips)};
+                                     cmocka_unit_test(test_round_trips),  cmocka_unit_test(test_memory)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
