@@ -190,6 +190,20 @@ static void test_evaluation_and_limits(void **state) {
                   "train run.yaml output_dir=l gradient_accumulation_steps=0");
 }
 
+/* Conversations: the assistant's turns, or on request all; no checkpoint where none is wanted. */
+static void test_conversations(void **state) {
+  (void)state;
+  const char *row = "{\"messages\": [{\"role\": \"user\", \"content\": \"hi there\"}, "
+                    "{\"role\": \"assistant\", \"content\": \"hello\"}]}\n";
+  test_write_text(test_path(test_folder(), "chat.jsonl"), row);
+  const char *run =
+      "train run.yaml dataset=chat.jsonl max_steps=1 save_strategy=no overwrite_output_dir=true output_dir=c";
+  training_expect(0, "23 tokens, 5 of them", "%s", run);
+  training_expect(0, "23 tokens, 22 of them", "%s assistant_only_loss=false", run);
+  assert_true(test_exists(test_path(test_folder(), "c/model.safetensors")));
+  assert_false(test_exists(test_path(test_folder(), "c/checkpoint-1")));
+}
+
 static void test_nothing_to_learn(void **state) {
   (void)state;
   training_expect(2, "folder of the base model",
@@ -211,6 +225,7 @@ int main(void) {
       cmocka_unit_test(test_bf16),
       cmocka_unit_test(test_evaluation_and_limits),
       cmocka_unit_test(test_nothing_to_learn),
+      cmocka_unit_test(test_conversations),
   };
   return cmocka_run_group_tests(tests, prepare, NULL);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * SIGINT and SIGTERM for long commands. */
+ * SIGINT, SIGTERM and SIGHUP for long commands. */
 #include "tools/interrupt.h"
 
 #include <signal.h>
@@ -12,10 +12,16 @@ static void on_signal(int number) {
   requested = 1;
 }
 
+/* A signal that the program was started to ignore (nohup) stays ignored. */
+static void listen_to(int number) {
+  struct sigaction action = {.sa_handler = on_signal}, before;
+  if (sigaction(number, NULL, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(number, &action, NULL);
+}
+
 void interrupt_listen(void) {
-  const struct sigaction action = {.sa_handler = on_signal};
-  sigaction(SIGINT, &action, NULL);
-  sigaction(SIGTERM, &action, NULL);
+  listen_to(SIGINT);
+  listen_to(SIGTERM);
+  listen_to(SIGHUP);
 }
 
 bool interrupt_requested(void) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * SIGINT and SIGTERM for long commands: the first asks the command to stop at its next safe point, a second
- * ends it at once. */
+ * SIGINT, SIGTERM and SIGHUP for long commands: the first asks the command to stop at its next safe point, a
+ * second ends it at once. */
 #ifndef KEDGE_TOOLS_INTERRUPT_H
 #define KEDGE_TOOLS_INTERRUPT_H
 

@@ -38,6 +38,7 @@ static kedge_status read_files(const kedge_config *config, const kedge_config_fi
       .tokenizer = tokenizer,
       .max_length = (uint32_t)config->max_length,
       .loss_on_all = config->completion_only_loss == KEDGE_CONFIG_CHOICE_FALSE,
+      .messages_on_all = config->assistant_only_loss == KEDGE_CONFIG_CHOICE_FALSE,
       .skip_bad_lines = config->skip_bad_lines,
       .eos = -1,
       .prompt_template = config->prompt_template,

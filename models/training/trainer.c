@@ -159,17 +159,7 @@ static kedge_status resume(run *r, const char *checkpoint) {
 
 static kedge_status start_state(run *r) {
   if (!r->state) KEDGE_TRY(kedge_trainer_state_new(&r->state));
-  KEDGE_TRY(kedge_trainer_state_set(r->state, "max_steps", (double)r->schedule.updates));
-  KEDGE_TRY(kedge_trainer_state_set(r->state, "num_train_epochs",
-                                    ceil(kedge_schedule_epoch(&r->schedule, r->schedule.updates))));
-  const kedge_metric keys[] = {
-      {"logging_steps", (double)kedge_schedule_every(&r->schedule, r->config->logging_steps)},
-      {"save_steps", (double)kedge_schedule_every(&r->schedule, r->config->save_steps)},
-      {"eval_steps", (double)kedge_schedule_every(&r->schedule, r->config->eval_steps)},
-      {"train_batch_size", (double)r->config->per_device_train_batch_size},
-  };
-  for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-    KEDGE_TRY(kedge_trainer_state_set(r->state, keys[i].key, keys[i].value));
+  KEDGE_TRY(kedge_trainer_state_set_run(r->state, r->config, &r->schedule));
   if (r->config->report_to == KEDGE_CONFIG_REPORT_NONE) return KEDGE_OK;
   char *path = kedge_path_join(r->config->output_dir, "metrics.jsonl");
   kedge_status status = path ? kedge_metrics_open(path, r->record.step, &r->metrics) : KEDGE_ERR_MEMORY;
