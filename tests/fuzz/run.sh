@@ -17,7 +17,7 @@ cmake -S . -B "$build" -G Ninja -DCMAKE_C_COMPILER="${CC:-clang-14}" -DCMAKE_BUI
 targets=
 for name in "$@"; do targets="$targets fuzz_$name"; done
 # shellcheck disable=SC2086 # one word a target
-cmake --build "$build" --target $targets
+cmake --build "$build" --target $targets >"$build/build.log" || { cat "$build/build.log"; exit 1; }
 mkdir -p "$build/findings"
 status=0
 for name in "$@"; do
