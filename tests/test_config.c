@@ -321,7 +321,6 @@ static void test_contradictions(void **state) {
   test_config_refuse("min_lr_ratio: 0.5", "key \"min_lr_ratio\": only a cosine");
   test_config_refuse("lr_scheduler: cosine\nmin_lr: 1", "over learning_rate");
   test_config_refuse("warmup_steps: 1.5", "expected whole updates");
-  test_config_refuse("lr_scheduler: constant\nwarmup_steps: 3", "constant_with_warmup has");
   test_config_refuse("eval_strategy: steps", "no evaluation data");
   test_config_refuse("eval_dataset: a\neval_split: 0.1", "one of them is enough");
   test_config_refuse("eval_split: 1.5", "expected a number of samples");

@@ -69,7 +69,7 @@ static void test_itself(void **state) {
   assert_true(number(json_object_get(spans, "answer"), "tokens") == 24);
   assert_true(number(report, "moe_layers") == 1 && number(report, "num_experts") == 4);
   assert_true(number(report, "boundary_ties") == 0 && number(report, "layers_skipped") == 0);
-  assert_null(json_object_get(report, "layers"));
+  assert_int_equal(json_array_size(json_object_get(report, "layers")), 1);
   assert_string_equal(json_string_value(json_object_get(report, "base_hash")),
                       json_string_value(json_object_get(report, "post_hash")));
   json_decref(report);
@@ -78,9 +78,8 @@ static void test_itself(void **state) {
 /* The report of another model, against the traces that it kept. */
 static void test_another(void **state) {
   (void)state;
-  json_t *report =
-      test_kedge_json("probe --base base --post post --data a.jsonl --data b.jsonl --json --layers "
-                      "--trace-out traces/of --batch-size 2");
+  json_t *report = test_kedge_json("probe --base base --post post --data a.jsonl --data b.jsonl --json "
+                                   "--trace-out traces/of --batch-size 2");
   const json_t *layer = json_array_get(json_object_get(report, "layers"), 0);
   kedge_trace base, post;
   kedge_retention r;
@@ -117,8 +116,7 @@ static void test_no_question(void **state) {
 
 static void test_table(void **state) {
   (void)state;
-  test_run run =
-      test_kedge("probe --base base --post post --data a.jsonl --layers", 0, "probe base: 55/55 tokens");
+  test_run run = test_kedge("probe --base base --post post --data a.jsonl", 0, "probe base: 55/55 tokens");
   static const char *const parts[] = {"55 tokens of 2 samples, 1 MoE layers, top 2 of 4 experts",
                                       "overlap",
                                       "JSD",
@@ -152,6 +150,7 @@ static void test_refusals(void **state) {
   test_write_text(at("marked.jsonl"), "{\"text\": \"a<|im_end|>b\"}\n");
   test_kedge_expect("probe --base base --post renamed --data marked.jsonl", 2,
                     "would not see the same tokens");
+  test_kedge_expect("probe --base base --post base --data a.jsonl --backend null", 2, "null");
   test_kedge_expect("probe --base base --post base", 2, "--data is needed");
   test_kedge_expect("probe --base base --post nowhere --data a.jsonl", 2, "nowhere");
   test_kedge_expect("probe --base base --post base --data nowhere.jsonl", 2, "nowhere.jsonl");

@@ -78,6 +78,19 @@ static void test_resume(void **state) {
   near("log", training_metric("l2", 8, "train/loss"), training_metric("l1", 8, "train/loss"), 0);
 }
 
+/* A run of constant rate may be made longer: stopped at 5, resumed to 10, it is the run of 10. */
+static void test_extend(void **state) {
+  (void)state;
+  const char *run = "train run.yaml lr_scheduler_type=constant warmup_steps=0";
+  training_expect(0, "", "%s output_dir=ten max_steps=10", run);
+  training_expect(0, "", "%s output_dir=five max_steps=5", run);
+  training_expect(0, "", "%s output_dir=five max_steps=10 resume_from_checkpoint=true", run);
+  assert_true(training_same("ten/model.safetensors", "five/model.safetensors"));
+  assert_true(training_same("ten/metrics.jsonl", "five/metrics.jsonl"));
+  training_expect(2, "key \"max_steps\"",
+                  "train run.yaml output_dir=whole max_steps=12 resume_from_checkpoint=true");
+}
+
 static void test_resume_refuses(void **state) {
   (void)state;
   training_expect(2, "holds another run", "train run.yaml output_dir=whole");
@@ -217,6 +230,7 @@ int main(void) {
       cmocka_unit_test(test_threads),
       cmocka_unit_test(test_resume),
       cmocka_unit_test(test_resume_refuses),
+      cmocka_unit_test(test_extend),
       cmocka_unit_test(test_beta_zero),
       cmocka_unit_test(test_prior_refuses),
       cmocka_unit_test(test_accumulation),

@@ -92,6 +92,18 @@ static void test_damaged_checkpoint(void **state) {
   training_expect(0, "checkpoint-10 is not a whole checkpoint",
                   "train run.yaml output_dir=bad resume_from_checkpoint=true");
   training_same_run("bad", "whole", STEPS);
+  static const char *const harm[] = {"rm %s/optimizer.safetensors",
+                                     "truncate -s -10 %s/optimizer.safetensors", "rm %s/trainer_state.json",
+                                     "rm %s/model.safetensors", "rm %s/config.json"};
+  for (size_t i = 0; i < sizeof harm / sizeof *harm; i++) {
+    assert_int_equal(shell("rm -rf harmed && mkdir harmed && cp -r bad/checkpoint-5 harmed/ && cp -r "
+                           "whole/checkpoint-11 whole/metrics.jsonl harmed/"),
+                     0);
+    assert_int_equal(shell(harm[i], "harmed/checkpoint-11"), 0);
+    training_expect(0, "checkpoint-11 is not a whole checkpoint",
+                    "train run.yaml output_dir=harmed resume_from_checkpoint=true");
+    training_same_run("harmed", "whole", STEPS);
+  }
   assert_int_equal(shell("truncate -s 1000 bad/checkpoint-5/optimizer.safetensors"), 0);
   training_expect(2, "optimizer.safetensors",
                   "train run.yaml output_dir=b2 resume_from_checkpoint=bad/checkpoint-5");

@@ -101,7 +101,7 @@ loss() {
 : >"$out/table.txt"
 for model in none rpb; do
   if ! $kedge probe --base "$out/base" --post "$out/$model" --data "$out/held-arithmetic.jsonl" \
-    --data "$out/held-facts.jsonl" --data "$out/held-logic.jsonl" --layers >"$out/probe-$model.txt" 2>>"$log"; then
+    --data "$out/held-facts.jsonl" --data "$out/held-logic.jsonl" >"$out/probe-$model.txt" 2>>"$log"; then
     tail -n 20 "$log" >&2
     exit 1
   fi

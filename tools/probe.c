@@ -3,6 +3,7 @@
 #include "models/routing/probe.h"
 #include "models/checkpoint/atomic.h"
 #include "tools/cli.h"
+#include "tools/inputs.h"
 #include "tools/interrupt.h"
 #include "tools/progress.h"
 
@@ -24,7 +25,7 @@ typedef struct settings {
   const char *base, *post, *backend, *dtype, *template, *trace_out;
   cli_list files;
   int64_t max_tokens, batch_size, max_length, threads;
-  bool json, layers;
+  bool json;
 } settings;
 
 /* ---- Tracing
@@ -109,14 +110,14 @@ static void print_table(const settings *s, const kedge_probe *p) {
          (unsigned long long)p->all.tokens, p->samples, p->all.count, p->topk, p->experts);
   printf("%-10s %9s %9s %9s %9s %9s %9s %13s %17s\n", "", "", "", "", "", "JSD", "JSD", "dead experts",
          "load max/mean");
-  printf("%-10s %9s %9s %9s %9s %9s %9s %6s %6s %8s %8s\n", s->layers ? "layer" : "span", "tokens", "overlap",
-         "top-1", "TVD", "nats", "bits", "base", "post", "base", "post");
-  for (uint32_t l = 0; s->layers && l < p->all.count; l++) {
+  printf("%-10s %9s %9s %9s %9s %9s %9s %6s %6s %8s %8s\n", "layer", "tokens", "overlap", "top-1", "TVD",
+         "nats", "bits", "base", "post", "base", "post");
+  for (uint32_t l = 0; l < p->all.count; l++) {
     char name[16];
     snprintf(name, sizeof name, "%d", p->all.layers[l].layer);
     print_row(name, &p->all.layers[l], p->all.layers[l].tokens);
   }
-  print_row(s->layers ? "mean" : "all", &p->all.mean, p->all.tokens);
+  print_row("mean", &p->all.mean, p->all.tokens);
   print_row("question", &p->question.mean, p->question.tokens);
   print_row("answer", &p->answer.mean, p->answer.tokens);
   printf("\nMeans over layers; dead experts are summed.\n");
@@ -131,7 +132,7 @@ static kedge_status print_report(const settings *s, const kedge_probe *p) {
     print_table(s, p);
     return KEDGE_OK;
   }
-  KEDGE_TRY(kedge_probe_json(p, s->layers, &text));
+  KEDGE_TRY(kedge_probe_json(p, true, &text));
   puts(text);
   kedge_free(text);
   return KEDGE_OK;
@@ -169,7 +170,6 @@ static kedge_status probe(const settings *s) {
   kedge_probe result = {0};
   kedge_dtype dtype;
   kedge_status status;
-  const kedge_open_options open = {.threads = (uint32_t)s->threads};
   KEDGE_GOTO(choose_dtype(s, &dtype), status, done);
   KEDGE_GOTO(kedge_tokenizer_open(s->base, NULL, &base_tokenizer), status, done);
   KEDGE_GOTO(kedge_tokenizer_open(s->post, NULL, &post_tokenizer), status, done);
@@ -183,7 +183,7 @@ static kedge_status probe(const settings *s) {
                                          .notice = note};
   KEDGE_GOTO(kedge_dataset_read(s->files.items, NULL, s->files.count, &options, &data), status, done);
   KEDGE_GOTO(check_tokens(s, &options, post_tokenizer, data), status, done);
-  KEDGE_GOTO(kedge_device_open(s->backend, &open, &device), status, done);
+  KEDGE_GOTO(input_device(s->backend, s->threads, &device), status, done);
   KEDGE_GOTO(trace_model(s, "base", s->base, device, dtype, data, base_tokenizer, &base), status, done);
   KEDGE_GOTO(trace_model(s, "post", s->post, device, dtype, data, base_tokenizer, &post), status, done);
   if (s->trace_out) {
@@ -212,7 +212,6 @@ int command_probe(int argc, char **argv) {
       {"--post", CLI_TEXT, &s.post, "DIR", "folder of the post-trained model", true, 0, 0},
       {"--data", CLI_TEXTS, &s.files, "FILE", "JSONL file to route; may be given again", true, 0, 0},
       {"--json", CLI_FLAG, &s.json, NULL, "print one JSON object", false, 0, 0},
-      {"--layers", CLI_FLAG, &s.layers, NULL, "report each layer too", false, 0, 0},
       {"--max-tokens", CLI_INT, &s.max_tokens, "N", "stop after so many tokens, 0 = all (0)", false, 0,
        INT32_MAX},
       {"--max-length", CLI_INT, &s.max_length, "N", "longest sample in tokens (1024)", false, 2, 1048576},

@@ -50,6 +50,9 @@ static void started(void *context, const kedge_setup *s, uint64_t updates, uint6
           train->count, cli_count(train->offsets[train->count], tokens),
           cli_count(train->stats.supervised, supervised), (unsigned long long)train->stats.truncated,
           (unsigned long long)train->stats.excluded);
+  if (s->config->packing)
+    fprintf(stderr, "packing: rows of at most %lld tokens, best fit; samples never see each other\n",
+            (long long)s->config->max_length);
   if (s->eval) fprintf(stderr, "evaluation: %u samples\n", s->eval->count);
   print_interventions(s);
   fprintf(stderr, "updates: %llu of %llu to do\n", (unsigned long long)(updates - done),

@@ -40,9 +40,11 @@ static kedge_status check_schedule(kedge_config_loader *loader) {
     KEDGE_TRY(kedge__config_note(config, "warmup_ratio is not used: warmup_steps is given"));
   }
   bool warms = config->warmup_steps > 0 || config->warmup_ratio > 0;
-  if (config->lr_scheduler_type == KEDGE_CONFIG_SCHEDULE_CONSTANT && warms)
-    return kedge__config_conflict(loader, config->warmup_steps > 0 ? "warmup_steps" : "warmup_ratio",
-                                  "a constant schedule has no warm-up; constant_with_warmup has");
+  if (config->lr_scheduler_type == KEDGE_CONFIG_SCHEDULE_CONSTANT && warms) {
+    config->lr_scheduler_type = KEDGE_CONFIG_SCHEDULE_CONSTANT_WITH_WARMUP;
+    KEDGE_TRY(
+        kedge__config_note(config, "lr_scheduler_type constant with a warm-up is constant_with_warmup"));
+  }
   if (config->max_steps <= 0) config->max_steps = -1;
   return KEDGE_OK;
 }

@@ -44,7 +44,9 @@ kedge_status kedge__config_scalar(kedge_config_loader *loader, uint32_t node, co
   if (at->kind != KEDGE_YAML_SCALAR)
     return kedge__config_fail(loader, KEDGE_ERR_ARGUMENT, "expected %s, came a %s", expected,
                               at->kind == KEDGE_YAML_LIST ? "list" : "mapping");
-  *text = at->plain && is_null(at->text) ? NULL : at->text;
+  /* `null` is a backend's name too. */
+  const bool name = !strcmp(loader->key, "backend") && *at->text;
+  *text = at->plain && !name && is_null(at->text) ? NULL : at->text;
   return KEDGE_OK;
 }
 

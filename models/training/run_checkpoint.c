@@ -205,6 +205,34 @@ kedge_status kedge_run_save(const char *output_dir, const kedge_optimizer *o, co
  * -------------------------------------------------------------------------------------------------------------
  */
 
+static bool has_file(const char *folder, const char *name) {
+  struct stat info;
+  char *path = kedge_path_join(folder, name);
+  bool found = path && !stat(path, &info) && S_ISREG(info.st_mode) && info.st_size > 0;
+  kedge_free(path);
+  return found;
+}
+
+/* Whether every part of a checkpoint is there and can be opened. The record is the caller's to destroy. */
+static kedge_status check_whole(const char *checkpoint, kedge_run_record *record) {
+  static const char *const files[] = {"config.json", "trainer_state.json", "optimizer.safetensors"};
+  kedge_st_file *states = NULL;
+  kedge_checkpoint *weights = NULL;
+  KEDGE_TRY(kedge__run_record_read(checkpoint, record));
+  kedge_status status = KEDGE_OK;
+  for (size_t i = 0; status == KEDGE_OK && i < sizeof files / sizeof *files; i++)
+    if (!has_file(checkpoint, files[i]))
+      status = kedge_fail(KEDGE_ERR_FORMAT, "%s: %s is missing or empty", checkpoint, files[i]);
+  char *path = kedge_path_join(checkpoint, "optimizer.safetensors");
+  if (status == KEDGE_OK) status = path ? kedge_st_open(path, &states) : KEDGE_ERR_MEMORY;
+  if (status == KEDGE_OK) status = kedge_checkpoint_open(checkpoint, &weights);
+  kedge_st_close(states);
+  kedge_checkpoint_close(weights);
+  kedge_free(path);
+  if (status != KEDGE_OK) kedge_run_record_destroy(record);
+  return status;
+}
+
 kedge_status kedge_run_find(const char *output_dir, char **path, kedge_notes *notes) {
   uint64_t *steps;
   size_t count;
@@ -216,7 +244,7 @@ kedge_status kedge_run_find(const char *output_dir, char **path, kedge_notes *no
     kedge_run_record record;
     if (!candidate) {
       status = KEDGE_ERR_MEMORY;
-    } else if (kedge__run_record_read(candidate, &record) == KEDGE_OK) {
+    } else if (check_whole(candidate, &record) == KEDGE_OK) {
       kedge_run_record_destroy(&record);
       *path = candidate;
     } else {
@@ -266,7 +294,7 @@ static kedge_status load_states(kedge_optimizer *o, const char *checkpoint) {
 kedge_status kedge_run_load(const char *checkpoint, kedge_optimizer *o, const kedge_run_record *want,
                             kedge_run_record *record, kedge_trainer_state **state, kedge_notes *notes) {
   *state = NULL;
-  KEDGE_TRY(kedge__run_record_read(checkpoint, record));
+  KEDGE_TRY(check_whole(checkpoint, record));
   char *path = kedge_path_join(checkpoint, "trainer_state.json");
   kedge_status status = path ? kedge__run_record_match(checkpoint, record, want) : KEDGE_ERR_MEMORY;
   if (status == KEDGE_OK && strcmp(record->device, want->device))

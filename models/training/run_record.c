@@ -110,27 +110,36 @@ kedge_status kedge__run_record_read(const char *checkpoint, kedge_run_record *r)
   return status;
 }
 
+/* A run of constant rate that is bounded by max_steps does the same updates whatever that bound: it may go on
+ * beyond it. */
+static bool may_extend(json_t *had, json_t *has) {
+  const char *schedule = json_string_value(json_object_get(had, "lr_scheduler_type"));
+  if (!schedule || strncmp(schedule, "constant", 8)) return false;
+  if (json_integer_value(json_object_get(had, "max_steps")) <= 0 ||
+      json_integer_value(json_object_get(has, "max_steps")) <= 0)
+    return false;
+  json_object_del(had, "max_steps");
+  json_object_del(has, "max_steps");
+  return true;
+}
+
 /* Names the first setting that differs. */
-static kedge_status match_settings(const char *checkpoint, const char *had, const char *has) {
-  if (!strcmp(had, has)) return KEDGE_OK;
-  json_t *a = json_loads(had, 0, NULL), *b = json_loads(has, 0, NULL), *value;
+static kedge_status match_settings(const char *checkpoint, json_t *had, json_t *has) {
   const char *key;
-  kedge_status status = KEDGE_OK;
-  json_object_foreach(a, key, value) {
-    json_t *other = json_object_get(b, key);
-    if (status != KEDGE_OK || (other && json_equal(value, other))) continue;
+  json_t *value;
+  if (json_equal(had, has)) return KEDGE_OK;
+  json_object_foreach(had, key, value) {
+    json_t *other = json_object_get(has, key);
+    if (other && json_equal(value, other)) continue;
     char *x = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT),
          *y = other ? json_dumps(other, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-    status = kedge_fail(KEDGE_ERR_MISMATCH, "key \"%s\": the checkpoint %s was made with %s, this run has %s",
-                        key, checkpoint, x ? x : "?", y ? y : "nothing");
+    kedge_fail(KEDGE_ERR_MISMATCH, "key \"%s\": the checkpoint %s was made with %s, this run has %s", key,
+               checkpoint, x ? x : "?", y ? y : "nothing");
     free(x);
     free(y);
+    return KEDGE_ERR_MISMATCH;
   }
-  if (status == KEDGE_OK)
-    status = kedge_fail(KEDGE_ERR_MISMATCH, "%s was made with other settings than this run's", checkpoint);
-  json_decref(a);
-  json_decref(b);
-  return status;
+  return kedge_fail(KEDGE_ERR_MISMATCH, "%s was made with other settings than this run's", checkpoint);
 }
 
 kedge_status kedge__run_record_match(const char *checkpoint, const kedge_run_record *r,
@@ -138,8 +147,13 @@ kedge_status kedge__run_record_match(const char *checkpoint, const kedge_run_rec
   if (strcmp(r->data, want->data))
     return kedge_fail(KEDGE_ERR_MISMATCH, "%s was trained on other samples (data hash %s, this run has %s)",
                       checkpoint, r->data, want->data);
-  KEDGE_TRY(match_settings(checkpoint, r->settings, want->settings));
-  if (r->updates != want->updates)
+  json_t *had = json_loads(r->settings, 0, NULL), *has = json_loads(want->settings, 0, NULL);
+  bool extends = had && has && may_extend(had, has);
+  kedge_status status = had && has ? match_settings(checkpoint, had, has) : KEDGE_ERR_MEMORY;
+  json_decref(had);
+  json_decref(has);
+  KEDGE_TRY(status);
+  if (r->updates != want->updates && !(extends && r->step <= want->updates))
     return kedge_fail(KEDGE_ERR_MISMATCH, "%s belongs to a run of %llu updates, this run has %llu",
                       checkpoint, (unsigned long long)r->updates, (unsigned long long)want->updates);
   return KEDGE_OK;

@@ -32,7 +32,8 @@ typedef struct run {
   char *yaml;
   int lock; /* descriptor of output_dir, -1: none */
   kedge_train_result result;
-  uint64_t saved; /* step of the newest checkpoint of this process */
+  uint64_t saved;     /* step of the newest checkpoint of this process */
+  uint64_t best_step; /* of the best evaluation in this process; 0: none */
 } run;
 
 static void say(run *r, const char *line) {
@@ -218,7 +219,12 @@ static kedge_status evaluate(run *r, double epoch) {
   double loss;
   KEDGE_TRY(kedge_stepper_evaluate(&r->stepper, &loss));
   r->result.eval_loss = loss;
-  if (!(loss >= r->record.best_loss)) r->record.best_loss = loss;
+  if (!(loss >= r->record.best_loss)) {
+    r->record.best_loss = loss;
+    r->best_step = r->record.step;
+    KEDGE_TRY(kedge_trainer_state_set(r->state, "best_metric", loss));
+    KEDGE_TRY(kedge_trainer_state_set(r->state, "best_global_step", (double)r->best_step));
+  }
   const kedge_metric ours = {"eval/loss", loss}, theirs = {"eval_loss", loss};
   return log_line(r, epoch, &ours, &theirs, 1, 1);
 }
@@ -227,6 +233,12 @@ static kedge_status save(run *r, double epoch) {
   if (r->saved == r->record.step) return KEDGE_OK;
   KEDGE_TRY(kedge_trainer_state_set(r->state, "global_step", (double)r->record.step));
   KEDGE_TRY(kedge_trainer_state_set(r->state, "epoch", epoch));
+  if (r->best_step && r->best_step == r->record.step) {
+    char *best = kedge_format("%s/checkpoint-%llu", r->config->output_dir, (unsigned long long)r->best_step);
+    kedge_status status = best ? kedge_trainer_state_set_best(r->state, best) : KEDGE_ERR_MEMORY;
+    kedge_free(best);
+    KEDGE_TRY(status);
+  }
   KEDGE_TRY(kedge_run_save(r->config->output_dir, &r->stepper.optimizer, &r->record, r->state, r->yaml,
                            (uint32_t)r->config->save_total_limit, r->saved ? NULL : &r->notes));
   show_notes(r);
