@@ -42,7 +42,7 @@ for file in $sources; do
 done
 
 # What the root holds; build folders and outputs aside, which are ignored.
-found=$(git ls-files 2>/dev/null | sed 's#/.*##' | sort -u | grep -vxE '\.ci|\.clang-format|\.gitignore|CMakeLists\.txt|CMakePresets\.json|LICENSE|README\.md|backends|cmake|core|docs|models|tests|tools' || true)
+found=$(git ls-files 2>/dev/null | sed 's#/.*##' | sort -u | grep -vxE '\.ci|\.clang-format|\.gitignore|CMakeLists\.txt|CMakePresets\.json|LICENSE|README\.md|backends|cmake|core|docs|models|shaders|tests|tools' || true)
 [ -z "$found" ] || offence "$found
   ^ does not belong in the root"
 
