@@ -46,7 +46,7 @@ static void test_it_learns(void **state) {
 
 static void test_threads(void **state) {
   (void)state;
-  training_expect(0, "", "train run.yaml output_dir=one threads=1");
+  training_expect(0, "grouped_wgrad", "train run.yaml output_dir=one threads=1 profile=true");
   training_same_run("one", "whole", STEPS);
 }
 

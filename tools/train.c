@@ -95,6 +95,17 @@ static bool stop(void *context) {
   return interrupt_requested();
 }
 
+/* Where the time went, by op. */
+static void print_times(const kedge_train_result *result) {
+  double total = 0;
+  for (uint32_t i = 0; i < result->op_count; i++) total += result->ops[i].seconds;
+  if (total > 0) fprintf(stderr, "%-22s %10s %10s %8s\n", "op", "calls", "seconds", "share");
+  for (uint32_t i = 0; total > 0 && i < result->op_count; i++)
+    fprintf(stderr, "%-22s %10llu %10.3f %7.1f%%\n", result->ops[i].op,
+            (unsigned long long)result->ops[i].calls, result->ops[i].seconds,
+            100 * result->ops[i].seconds / total);
+}
+
 static kedge_status run(const char *yaml, const cli_list *overrides) {
   kedge_config config;
   view v = {.started = false};
@@ -115,6 +126,7 @@ static kedge_status run(const char *yaml, const cli_list *overrides) {
     progress_end(&v.bar, NULL);
     fprintf(stderr, "trained model in %s; workspace %s, gradients and optimizer %s\n", config.output_dir,
             cli_bytes(result.workspace_bytes, a), cli_bytes(result.optimizer_bytes, b));
+    print_times(&result);
   } else if (v.started) {
     progress_clear(&v.bar);
   }

@@ -26,7 +26,9 @@ static kedge_status pass_build(kedge_passes *b, kedge_pass *pass) {
   spec.prior_rows = pass->prior_rows;
   KEDGE_TRY(kedge_decoder_build(b->model, &spec, &pass->decoder));
   if (b->extend) KEDGE_TRY(b->extend(b->context, &pass->decoder));
-  return kedge_exec_new(b->model->device, pass->decoder.graph, b->workspace, &pass->exec);
+  KEDGE_TRY(kedge_exec_new(b->model->device, pass->decoder.graph, b->workspace, &pass->exec));
+  if (b->profile) kedge_exec_profile(pass->exec, true);
+  return KEDGE_OK;
 }
 
 kedge_status kedge_passes_get(kedge_passes *b, uint32_t tokens, uint32_t prior_rows, kedge_pass **out) {

@@ -24,6 +24,7 @@ typedef struct kedge_passes {
   kedge_decoder_spec spec; /* template; tokens and prior_rows are filled in */
   kedge_pass_extend extend;
   void *context;
+  bool profile;               /* set before the first pass: every execution times its ops */
   kedge_workspace *workspace; /* shared, borrowed */
   kedge_pass **items;
   uint32_t count;

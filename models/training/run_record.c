@@ -33,6 +33,7 @@ static const char *const free_settings[] = {"output_dir",
                                             "dataset",
                                             "eval_dataset",
                                             "per_device_eval_batch_size",
+                                            "profile",
                                             "gradient_checkpointing"};
 
 void kedge_run_record_destroy(kedge_run_record *record) {

@@ -3,6 +3,8 @@
 #include "models/training/step.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 kedge_status kedge_stepper_init(kedge_stepper *s, const kedge_setup *setup) {
   const kedge_config *c = setup->config;
@@ -20,6 +22,8 @@ kedge_status kedge_stepper_init(kedge_stepper *s, const kedge_setup *setup) {
   kedge_status status = kedge_workspace_new(setup->model->device, &s->workspace);
   if (status == KEDGE_OK) status = kedge_optimizer_init(&s->optimizer, setup->model, &options, s->workspace);
   kedge_passes_init(&s->train, setup->model, &train, s->workspace, kedge_optimizer_extend, &s->optimizer);
+  s->train.profile = c->profile;
+  if (status == KEDGE_OK && c->profile) kedge_exec_profile(s->optimizer.exec, true);
   kedge_passes_init(&s->eval, setup->model, &eval, s->workspace, NULL, NULL);
   if (status != KEDGE_OK) kedge_stepper_destroy(s);
   return status;
@@ -147,4 +151,33 @@ kedge_status kedge_stepper_evaluate(kedge_stepper *s, double *loss) {
 done:
   kedge_batches_free(batches);
   return status;
+}
+
+/* Adds the times of one execution into a list by op. */
+static uint32_t add_times(const kedge_exec *exec, kedge_op_time *times, uint32_t count, uint32_t capacity) {
+  kedge_op_time more[KEDGE_STEP_OPS];
+  uint32_t ops = kedge_exec_times(exec, more, KEDGE_STEP_OPS);
+  for (uint32_t i = 0; i < ops && i < KEDGE_STEP_OPS; i++) {
+    uint32_t at = 0;
+    while (at < count && strcmp(times[at].op, more[i].op)) at++;
+    if (at == count && count == capacity) continue;
+    if (at == count) times[count++] = (kedge_op_time){more[i].op, 0, 0};
+    times[at].calls += more[i].calls;
+    times[at].seconds += more[i].seconds;
+  }
+  return count;
+}
+
+static int by_seconds(const void *a, const void *b) {
+  const kedge_op_time *x = a, *y = b;
+  return x->seconds < y->seconds ? 1 : -(x->seconds > y->seconds);
+}
+
+uint32_t kedge_stepper_times(const kedge_stepper *s, kedge_op_time *times, uint32_t capacity) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < s->train.count; i++)
+    count = add_times(s->train.items[i]->exec, times, count, capacity);
+  if (s->optimizer.exec) count = add_times(s->optimizer.exec, times, count, capacity);
+  qsort(times, count, sizeof *times, by_seconds);
+  return count;
 }

@@ -9,6 +9,8 @@
 #include "models/training/optimizer.h"
 #include "models/training/setup.h"
 
+enum { KEDGE_STEP_OPS = 64 }; /* room for the times of all ops */
+
 typedef struct kedge_stepper {
   const kedge_setup *setup;
   kedge_workspace *workspace;
@@ -33,6 +35,10 @@ typedef struct kedge_step_result {
  * weights untouched. */
 kedge_status kedge_stepper_update(kedge_stepper *stepper, kedge_batches *batches, const kedge_update *update,
                                   double learning_rate, kedge_step_result *result);
+
+/* Seconds by op of all training passes and updates so far, the longest first; at most `capacity` are stored,
+ * the number of ops is returned. Nothing without `profile` in the configuration. */
+uint32_t kedge_stepper_times(const kedge_stepper *stepper, kedge_op_time *times, uint32_t capacity);
 
 /* Mean loss over all supervised tokens of the evaluation samples, without interventions. */
 kedge_status kedge_stepper_evaluate(kedge_stepper *stepper, double *loss);

@@ -329,6 +329,8 @@ kedge_status kedge_train(const kedge_config *config, const kedge_train_hooks *ho
   if (r.stepper.workspace) {
     r.result.workspace_bytes = kedge_workspace_bytes(r.stepper.workspace);
     r.result.optimizer_bytes = kedge_optimizer_bytes(&r.stepper.optimizer);
+    r.result.op_count =
+        kedge_stepper_times(&r.stepper, r.result.ops, sizeof r.result.ops / sizeof *r.result.ops);
   }
   r.result.steps = r.record.step;
   kedge_status closed = kedge_metrics_close(r.metrics);

@@ -39,6 +39,9 @@ typedef struct kedge_train_result {
   double loss;      /* of the last logged interval; NaN without one */
   double eval_loss; /* of the last evaluation; NaN without one */
   uint64_t workspace_bytes, optimizer_bytes;
+  kedge_op_time
+      ops[64]; /* with `profile`: seconds by op over training passes and updates, the longest first */
+  uint32_t op_count;
 } kedge_train_result;
 
 /* Runs the whole thing. Errors: those of kedge_setup_init; ERR_NUMERIC (a loss, router or gradient that is
