@@ -203,8 +203,10 @@ static kedge_status note_total(kedge_checkpoint *checkpoint, json_t *root) {
   return KEDGE_OK;
 }
 
-static bool is_shard(const kedge_checkpoint *checkpoint, const char *name) {
-  return bsearch(&name, checkpoint->names, checkpoint->shard_count, sizeof *checkpoint->names, compare_text);
+/* A shard of the model, or the optimizer's state that a checkpoint of a run has beside it. */
+static bool is_known(const kedge_checkpoint *checkpoint, const char *name) {
+  return !strcmp(name, "optimizer.safetensors") ||
+         bsearch(&name, checkpoint->names, checkpoint->shard_count, sizeof *checkpoint->names, compare_text);
 }
 
 static kedge_status note_strays(kedge_checkpoint *checkpoint) {
@@ -212,7 +214,7 @@ static kedge_status note_strays(kedge_checkpoint *checkpoint) {
   if (!dir) return kedge_fail(KEDGE_ERR_IO, "%s: %s", checkpoint->directory, strerror(errno));
   kedge_status status = KEDGE_OK;
   for (struct dirent *item; status == KEDGE_OK && (item = readdir(dir));)
-    if (ends_with(item->d_name, ".safetensors") && !is_shard(checkpoint, item->d_name))
+    if (ends_with(item->d_name, ".safetensors") && !is_known(checkpoint, item->d_name))
       status = kedge_notes_add(&checkpoint->notes, "%s: not a shard of this model, ignored", item->d_name);
   closedir(dir);
   return status;
