@@ -5,7 +5,7 @@
  * one wide MLP. As in transformers, weights are never normalised (norm_topk_prob is ignored; DeepSeek's own
  * code heeds it, no published model sets it) and the latent norms use epsilon 1e-6.
  */
-#include "models/decoder/family.h"
+#include "models/decoder/names.h"
 
 #include "core/args.h"
 #include "models/decoder/rope.h"
@@ -14,39 +14,15 @@
 #include <string.h>
 
 static const kedge_tensor_name names[] = {
-    {KEDGE_ROLE_EMBED, "model.embed_tokens.weight"},
-    {KEDGE_ROLE_FINAL_NORM, "model.norm.weight"},
-    {KEDGE_ROLE_HEAD, "lm_head.weight"},
-    {KEDGE_ROLE_INPUT_NORM, "model.layers.{l}.input_layernorm.weight"},
-    {KEDGE_ROLE_Q, "model.layers.{l}.self_attn.q_proj.weight"},
-    {KEDGE_ROLE_Q_A, "model.layers.{l}.self_attn.q_a_proj.weight"},
-    {KEDGE_ROLE_Q_A_NORM, "model.layers.{l}.self_attn.q_a_layernorm.weight"},
-    {KEDGE_ROLE_Q_B, "model.layers.{l}.self_attn.q_b_proj.weight"},
-    {KEDGE_ROLE_KV_A, "model.layers.{l}.self_attn.kv_a_proj_with_mqa.weight"},
-    {KEDGE_ROLE_KV_A_NORM, "model.layers.{l}.self_attn.kv_a_layernorm.weight"},
-    {KEDGE_ROLE_KV_B, "model.layers.{l}.self_attn.kv_b_proj.weight"},
-    {KEDGE_ROLE_O, "model.layers.{l}.self_attn.o_proj.weight"},
-    {KEDGE_ROLE_POST_NORM, "model.layers.{l}.post_attention_layernorm.weight"},
-    {KEDGE_ROLE_MLP_GATE, "model.layers.{l}.mlp.gate_proj.weight"},
-    {KEDGE_ROLE_MLP_UP, "model.layers.{l}.mlp.up_proj.weight"},
-    {KEDGE_ROLE_MLP_DOWN, "model.layers.{l}.mlp.down_proj.weight"},
-    {KEDGE_ROLE_ROUTER, "model.layers.{l}.mlp.gate.weight"},
-    {KEDGE_ROLE_EXPERT_GATE, "model.layers.{l}.mlp.experts.{e}.gate_proj.weight"},
-    {KEDGE_ROLE_EXPERT_UP, "model.layers.{l}.mlp.experts.{e}.up_proj.weight"},
-    {KEDGE_ROLE_EXPERT_DOWN, "model.layers.{l}.mlp.experts.{e}.down_proj.weight"},
-    {KEDGE_ROLE_SHARED_GATE, "model.layers.{l}.mlp.shared_experts.gate_proj.weight"},
-    {KEDGE_ROLE_SHARED_UP, "model.layers.{l}.mlp.shared_experts.up_proj.weight"},
-    {KEDGE_ROLE_SHARED_DOWN, "model.layers.{l}.mlp.shared_experts.down_proj.weight"},
+    KEDGE_NAMES_STACK,
+    KEDGE_NAMES_LATENT,
+    KEDGE_NAMES_MLP,
+    KEDGE_NAMES_EXPERTS,
+    KEDGE_NAMES_SHARED("shared_experts"),
 };
 
 static kedge_status options(const kedge_hf_config *config, kedge_family_options *o) {
-  if (!config->kv_lora_rank)
-    return kedge_fail(KEDGE_ERR_UNSUPPORTED,
-                      "config.json: key \"kv_lora_rank\": expected a rank, got nothing");
-  if (config->num_key_value_heads != config->num_attention_heads)
-    return kedge_fail(KEDGE_ERR_UNSUPPORTED,
-                      "config.json: key \"num_key_value_heads\": expected num_attention_heads %u, got %u",
-                      config->num_attention_heads, config->num_key_value_heads);
+  KEDGE_TRY(kedge__check_latent(config));
   const bool grouped = !strcmp(config->topk_method, "group_limited_greedy");
   if (!grouped && strcmp(config->topk_method, "greedy"))
     return kedge_fail(

@@ -17,6 +17,17 @@ const kedge_tensor_name kedge__fused_experts[] = {
 
 const char *const kedge__stale_tensors[] = {".rotary_emb.inv_freq", NULL};
 
+kedge_status kedge__check_latent(const kedge_hf_config *config) {
+  if (!config->kv_lora_rank)
+    return kedge_fail(KEDGE_ERR_UNSUPPORTED,
+                      "config.json: key \"kv_lora_rank\": expected a rank, got nothing");
+  if (config->num_key_value_heads != config->num_attention_heads)
+    return kedge_fail(KEDGE_ERR_UNSUPPORTED,
+                      "config.json: key \"num_key_value_heads\": expected num_attention_heads %u, got %u",
+                      config->num_attention_heads, config->num_key_value_heads);
+  return KEDGE_OK;
+}
+
 kedge_status kedge_family_find(const kedge_hf_config *config, const kedge_family **family) {
   char known[256] = "";
   for (size_t i = 0; i < sizeof families / sizeof *families; i++) {

@@ -104,6 +104,10 @@ extern const char *const kedge__stale_tensors[]; /* rotary tables: what every fa
 /* The family of a config's model_type; ERR_UNSUPPORTED names the type and the known ones. */
 kedge_status kedge_family_find(const kedge_hf_config *config, const kedge_family **family);
 
+/* For options of families with latent attention: ERR_UNSUPPORTED unless the config has a latent rank and as
+ * many key as query heads. */
+kedge_status kedge__check_latent(const kedge_hf_config *config);
+
 extern const kedge_family kedge__family_qwen3_moe, kedge__family_qwen2_moe, kedge__family_olmoe,
     kedge__family_mixtral, kedge__family_granitemoe, kedge__family_deepseek_v2, kedge__family_deepseek_v3;
 

@@ -3,22 +3,15 @@
  * Mixtral: grouped-query attention with rotate-half rope; softmax router, greedy top-k, weights always
  * normalised over the chosen experts; no shared expert, no dense layer.
  */
-#include "models/decoder/family.h"
+#include "models/decoder/names.h"
 
 #include "core/args.h"
 
 #include <math.h>
 
 static const kedge_tensor_name names[] = {
-    {KEDGE_ROLE_EMBED, "model.embed_tokens.weight"},
-    {KEDGE_ROLE_FINAL_NORM, "model.norm.weight"},
-    {KEDGE_ROLE_HEAD, "lm_head.weight"},
-    {KEDGE_ROLE_INPUT_NORM, "model.layers.{l}.input_layernorm.weight"},
-    {KEDGE_ROLE_Q, "model.layers.{l}.self_attn.q_proj.weight"},
-    {KEDGE_ROLE_K, "model.layers.{l}.self_attn.k_proj.weight"},
-    {KEDGE_ROLE_V, "model.layers.{l}.self_attn.v_proj.weight"},
-    {KEDGE_ROLE_O, "model.layers.{l}.self_attn.o_proj.weight"},
-    {KEDGE_ROLE_POST_NORM, "model.layers.{l}.post_attention_layernorm.weight"},
+    KEDGE_NAMES_STACK,
+    KEDGE_NAMES_KV,
     {KEDGE_ROLE_ROUTER, "model.layers.{l}.block_sparse_moe.gate.weight"},
     {KEDGE_ROLE_EXPERT_GATE, "model.layers.{l}.block_sparse_moe.experts.{e}.w1.weight"},
     {KEDGE_ROLE_EXPERT_UP, "model.layers.{l}.block_sparse_moe.experts.{e}.w3.weight"},

@@ -4,28 +4,17 @@
  * queries, keys and values clamped where clip_qkv is set; softmax router, greedy top-k, weights normalised
  * only if norm_topk_prob; no shared expert, no dense layer.
  */
-#include "models/decoder/family.h"
+#include "models/decoder/names.h"
 
 #include "core/args.h"
 
 #include <math.h>
 
 static const kedge_tensor_name names[] = {
-    {KEDGE_ROLE_EMBED, "model.embed_tokens.weight"},
-    {KEDGE_ROLE_FINAL_NORM, "model.norm.weight"},
-    {KEDGE_ROLE_HEAD, "lm_head.weight"},
-    {KEDGE_ROLE_INPUT_NORM, "model.layers.{l}.input_layernorm.weight"},
-    {KEDGE_ROLE_Q, "model.layers.{l}.self_attn.q_proj.weight"},
-    {KEDGE_ROLE_K, "model.layers.{l}.self_attn.k_proj.weight"},
-    {KEDGE_ROLE_V, "model.layers.{l}.self_attn.v_proj.weight"},
-    {KEDGE_ROLE_O, "model.layers.{l}.self_attn.o_proj.weight"},
-    {KEDGE_ROLE_Q_NORM, "model.layers.{l}.self_attn.q_norm.weight"},
-    {KEDGE_ROLE_K_NORM, "model.layers.{l}.self_attn.k_norm.weight"},
-    {KEDGE_ROLE_POST_NORM, "model.layers.{l}.post_attention_layernorm.weight"},
-    {KEDGE_ROLE_ROUTER, "model.layers.{l}.mlp.gate.weight"},
-    {KEDGE_ROLE_EXPERT_GATE, "model.layers.{l}.mlp.experts.{e}.gate_proj.weight"},
-    {KEDGE_ROLE_EXPERT_UP, "model.layers.{l}.mlp.experts.{e}.up_proj.weight"},
-    {KEDGE_ROLE_EXPERT_DOWN, "model.layers.{l}.mlp.experts.{e}.down_proj.weight"},
+    KEDGE_NAMES_STACK,
+    KEDGE_NAMES_KV,
+    KEDGE_NAMES_QK_NORM,
+    KEDGE_NAMES_EXPERTS,
 };
 
 static kedge_status options(const kedge_hf_config *config, kedge_family_options *o) {

@@ -97,7 +97,7 @@ static const kedge_chat_template templates[] = {
 };
 enum { TEMPLATES = sizeof templates / sizeof *templates };
 
-static const char placeholder[] = "{prompt}";
+static const char slot[] = "{prompt}";
 
 void kedge_rendering_reset(kedge_rendering *rendering) {
   rendering->length = rendering->part_count = 0;
@@ -144,21 +144,20 @@ kedge_status kedge_rendering_add(kedge_rendering *r, const char *text, size_t le
 
 kedge_status kedge_prompt_template_check(const char *prompt_template) {
   if (!prompt_template) return KEDGE_OK;
-  const char *at = strstr(prompt_template, placeholder);
+  const char *at = strstr(prompt_template, slot);
   if (!at)
-    return kedge_fail(KEDGE_ERR_ARGUMENT, "prompt_template: expected %s in \"%s\"", placeholder,
-                      prompt_template);
-  if (strstr(at + 1, placeholder))
-    return kedge_fail(KEDGE_ERR_ARGUMENT, "prompt_template: %s stands twice in \"%s\"", placeholder,
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "prompt_template: expected %s in \"%s\"", slot, prompt_template);
+  if (strstr(at + 1, slot))
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "prompt_template: %s stands twice in \"%s\"", slot,
                       prompt_template);
   return KEDGE_OK;
 }
 
 kedge_status kedge_prompt_render(kedge_rendering *r, const char *prompt_template, const char *prompt,
                                  size_t length) {
-  const char *at = prompt_template ? strstr(prompt_template, placeholder) : NULL;
+  const char *at = prompt_template ? strstr(prompt_template, slot) : NULL;
   if (!at) return kedge_rendering_add(r, prompt, length, KEDGE_SPAN_Q, false);
-  const char *rest = at + sizeof placeholder - 1;
+  const char *rest = at + sizeof slot - 1;
   KEDGE_TRY(kedge_rendering_add(r, prompt_template, (size_t)(at - prompt_template), KEDGE_SPAN_Q, false));
   KEDGE_TRY(kedge_rendering_add(r, prompt, length, KEDGE_SPAN_Q, false));
   return kedge_rendering_add(r, rest, strlen(rest), KEDGE_SPAN_Q, false);
