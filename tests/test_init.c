@@ -262,9 +262,30 @@ static void test_command_refusals(void **state) {
   test_kedge_expect("init --help", 0, "");
 }
 
+/* A tokenizer file that names no end of sequence gets the config's, for other libraries to find. */
+static void test_end_of_sequence(void **state) {
+  (void)state;
+  static const char config[] =
+      "{\"model_type\": \"qwen3_moe\", \"vocab_size\": 512, \"hidden_size\": 8, \"num_hidden_layers\": 1,"
+      " \"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"head_dim\": 4, \"num_experts\": 2,"
+      " \"num_experts_per_tok\": 1, \"moe_intermediate_size\": 4, \"hidden_act\": \"silu\", "
+      "\"eos_token_id\": 507}";
+  char arguments[1024];
+  size_t bytes;
+  test_write_text(at("eos.json"), config);
+  snprintf(arguments, sizeof arguments, "init --config eos.json --tokenizer '%s' --out with_eos",
+           test_golden("tokenizer/tiny/tokenizer.json"));
+  test_kedge_expect(arguments, 0, "");
+  char *text = test_read(at("with_eos/tokenizer_config.json"), &bytes);
+  assert_non_null(strstr(text, "\"eos_token\": \"<|endoftext|>\""));
+  free(text);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_numbers), cmocka_unit_test(test_weights),
-                                     cmocka_unit_test(test_pieces),  cmocka_unit_test(test_refusals),
-                                     cmocka_unit_test(test_command), cmocka_unit_test(test_command_refusals)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_numbers),        cmocka_unit_test(test_weights),
+      cmocka_unit_test(test_pieces),         cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_command),        cmocka_unit_test(test_command_refusals),
+      cmocka_unit_test(test_end_of_sequence)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,7 +7,9 @@
 #include "tools/inputs.h"
 #include "tools/progress.h"
 
+#include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { CONFIG_CAP = 16 << 20 };
@@ -91,6 +93,23 @@ static bool show(void *context, uint64_t done, uint64_t total) {
   return true;
 }
 
+/* A tokenizer file that names no end takes the config's, so that other libraries find it in
+ * tokenizer_config.json too. */
+static kedge_status write_eos(const init_state *s, const char *folder) {
+  if (kedge_tokenizer_eos(s->tokenizer) >= 0 || !s->config.eos.count) return KEDGE_OK;
+  const char *content = kedge_tokenizer_content(s->tokenizer, s->config.eos.ids[0]);
+  char *path = content ? kedge_path_join(folder, "tokenizer_config.json") : NULL;
+  json_t *root = path ? json_load_file(path, 0, NULL) : NULL;
+  char *text = NULL;
+  if (root && json_object_set_new(root, "eos_token", json_string(content)) == 0)
+    text = json_dumps(root, JSON_INDENT(2));
+  kedge_status status = text ? kedge_file_write(path, text, strlen(text)) : KEDGE_OK;
+  free(text);
+  json_decref(root);
+  kedge_free(path);
+  return status;
+}
+
 static kedge_status write_model(const init_options *o, init_state *s, kedge_st_dtype dtype) {
   const uint64_t bytes = kedge_initialise_bytes(&s->params, dtype);
   progress line;
@@ -103,6 +122,7 @@ static kedge_status write_model(const init_options *o, init_state *s, kedge_st_d
   KEDGE_TRY(kedge_initialise_configs(&s->params, dtype, s->config_text, s->config_bytes, s->generation_text,
                                      s->generation_bytes, folder));
   if (s->tokenizer) KEDGE_TRY(kedge_tokenizer_save(s->tokenizer, folder));
+  if (s->tokenizer) KEDGE_TRY(write_eos(s, folder));
   kedge_status status = kedge_initialise_weights(&s->params, &options, folder);
   progress_clear(&line);
   KEDGE_TRY(status);
