@@ -1,19 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The prior's file, and the bias made of it; prior_compute.c makes the file. */
-#include "models/routing/prior.h"
+ * The prior's file; prior_compute.c makes it, prior_fill.c makes tables of it. */
+#include "models/routing/prior_internal.h"
 
-#include "models/checkpoint/safetensors.h"
+#include "models/checkpoint/convert.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-struct kedge_prior {
-  kedge_st_file *file;
-  const kedge_st_tensor *prior, *counts, *ids, *layers;
-  uint32_t samples, moe_layers, experts;
-  kedge_prior_identity identity;
-};
 
 static kedge_status find(kedge_prior *p, const char *name, kedge_st_dtype dtype, uint32_t rank,
                          const kedge_st_tensor **tensor) {
@@ -49,7 +42,9 @@ static kedge_status length_of(kedge_prior *p) {
 
 static kedge_status read_header(kedge_prior *p) {
   const char *version = kedge_st_metadata(p->file, "kedge_prior");
-  KEDGE_TRY(find(p, "prior_qa", KEDGE_ST_F32, 4, &p->prior));
+  const kedge_st_tensor *stored = kedge_st_find(p->file, "prior_qa");
+  const bool half = stored && stored->dtype == KEDGE_ST_F16;
+  KEDGE_TRY(find(p, "prior_qa", half ? KEDGE_ST_F16 : KEDGE_ST_F32, 4, &p->prior));
   KEDGE_TRY(find(p, "counts", KEDGE_ST_I32, 2, &p->counts));
   KEDGE_TRY(find(p, "sample_ids", KEDGE_ST_I64, 1, &p->ids));
   KEDGE_TRY(find(p, "layers", KEDGE_ST_I32, 1, &p->layers));
@@ -98,19 +93,14 @@ uint32_t kedge_prior_layers(const kedge_prior *p) {
 uint32_t kedge_prior_experts(const kedge_prior *p) {
   return p->experts;
 }
+bool kedge_prior_is_exact(const kedge_prior *p) {
+  return p->prior->dtype == KEDGE_ST_F32;
+}
 kedge_prior_identity kedge_prior_get_identity(const kedge_prior *p) {
   return p->identity;
 }
 
-void kedge_prior_bias(const float *pi, uint32_t experts, double eps, double clip, float *bias) {
-  double low = eps / experts, high = clip / experts, mean = 0;
-  for (uint32_t e = 0; e < experts; e++) mean += log(fmin(fmax((double)pi[e], low), high));
-  mean /= experts;
-  for (uint32_t e = 0; e < experts; e++) bias[e] = (float)(log(fmin(fmax((double)pi[e], low), high)) - mean);
-}
-
-/* Row of a stable sample id; UINT32_MAX if there is none. */
-static uint32_t row_of(const kedge_prior *p, uint64_t id) {
+uint32_t kedge__prior_row_of(const kedge_prior *p, uint64_t id) {
   uint32_t low = 0, high = p->samples;
   while (low < high) {
     uint32_t mid = low + (high - low) / 2;
@@ -125,10 +115,16 @@ static uint32_t row_of(const kedge_prior *p, uint64_t id) {
   return UINT32_MAX;
 }
 
-static kedge_status read_row(const kedge_prior *p, uint32_t row, uint32_t span, uint32_t layer, float *pi) {
+void kedge__prior_counts(const kedge_prior *p, uint32_t row, int32_t counts[2]) {
+  memcpy(counts, p->counts->data + 8ull * row, 8);
+}
+
+kedge_status kedge__prior_read_row(const kedge_prior *p, uint32_t row, uint32_t span, uint32_t layer,
+                                   float *pi) {
   uint64_t at = (((uint64_t)row * 2 + span) * p->moe_layers + layer) * p->experts;
   double sum = 0;
-  memcpy(pi, p->prior->data + 4 * at, 4ull * p->experts);
+  KEDGE_TRY(kedge_convert_floats(pi, KEDGE_ST_F32, p->prior->data + at * kedge_st_dtype_size(p->prior->dtype),
+                                 p->prior->dtype, p->experts));
   bool finite = true;
   for (uint32_t e = 0; e < p->experts; e++) {
     finite &= isfinite(pi[e]) && pi[e] >= 0;
@@ -139,49 +135,6 @@ static kedge_status read_row(const kedge_prior *p, uint32_t row, uint32_t span, 
       KEDGE_ERR_FORMAT,
       "%s: prior_qa row (sample %u, span %u, layer %u): expected probabilities that sum to 1, got sum %g",
       kedge_st_path(p->file), row, span, layer, sum);
-}
-
-/* Both spans of a sample as one: their mean weighted by tokens, into both rows. pi is room for three rows. */
-static kedge_status fill_whole(const kedge_prior *p, uint32_t row, const int32_t tokens[2], uint32_t layer,
-                               float *pi) {
-  float *q = pi + p->experts, *a = q + p->experts;
-  memset(q, 0, 2 * p->experts * sizeof *q);
-  if (tokens[0] > 0) KEDGE_TRY(read_row(p, row, 0, layer, q));
-  if (tokens[1] > 0) KEDGE_TRY(read_row(p, row, 1, layer, a));
-  double total = (double)tokens[0] + tokens[1];
-  for (uint32_t e = 0; e < p->experts; e++)
-    pi[e] = (float)((tokens[0] * (double)q[e] + tokens[1] * (double)a[e]) / total);
-  return KEDGE_OK;
-}
-
-/* The rows of local sample `i` in the table. */
-static kedge_status fill_sample(const kedge_prior *p, const kedge_intervention *it, uint32_t row, uint32_t i,
-                                uint32_t rows, float *pi, float *bias_LSE) {
-  int32_t tokens[2];
-  memcpy(tokens, p->counts->data + 8ull * row, sizeof tokens);
-  for (uint32_t span = 0; span < 2; span++)
-    for (uint32_t l = 0; tokens[span] > 0 && l < p->moe_layers; l++) {
-      KEDGE_TRY(it->whole_sample ? fill_whole(p, row, tokens, l, pi) : read_row(p, row, span, l, pi));
-      kedge_prior_bias(pi, p->experts, it->eps, it->clip,
-                       bias_LSE + ((uint64_t)l * rows + 2 * i + span) * p->experts);
-    }
-  return KEDGE_OK;
-}
-
-kedge_status kedge_prior_fill(const kedge_prior *p, const kedge_intervention *it, const uint64_t *sample_ids,
-                              uint32_t count, uint32_t rows, float *bias_LSE) {
-  float *pi = kedge_alloc(3 * (size_t)p->experts, sizeof *pi);
-  if (!pi) return KEDGE_ERR_MEMORY;
-  kedge_status status = KEDGE_OK;
-  memset(bias_LSE, 0, sizeof(float) * p->moe_layers * rows * p->experts);
-  for (uint32_t i = 0; i < count && status == KEDGE_OK; i++) {
-    uint32_t row = row_of(p, sample_ids[i]);
-    status = row != UINT32_MAX ? fill_sample(p, it, row, i, rows, pi, bias_LSE)
-                               : kedge_fail(KEDGE_ERR_MISMATCH, "%s: no prior for sample %llu",
-                                            kedge_st_path(p->file), (unsigned long long)sample_ids[i]);
-  }
-  kedge_free(pi);
-  return status;
 }
 
 /* ---- Does a prior belong to a run
@@ -238,7 +191,8 @@ static kedge_status check_sample(const kedge_prior *p, const kedge_dataset *d, u
                       kedge_st_path(p->file), i, (long long)id, counts[0], counts[1],
                       (unsigned long long)d->sample_ids[i], want[0], want[1]);
   for (uint32_t span = 0; span < 2; span++)
-    for (uint32_t l = 0; counts[span] && l < p->moe_layers; l++) KEDGE_TRY(read_row(p, i, span, l, pi));
+    for (uint32_t l = 0; counts[span] && l < p->moe_layers; l++)
+      KEDGE_TRY(kedge__prior_read_row(p, i, span, l, pi));
   return KEDGE_OK;
 }
 

@@ -54,9 +54,37 @@ kedge_status kedge_prior_check(const kedge_prior *prior, const kedge_prior_ident
  * gives 0. */
 void kedge_prior_bias(const float *pi, uint32_t experts, double eps, double clip, float *bias);
 
-/* The bias table of a micro-batch: bias_LSE f32 [L, rows, E], row 2i + span for local sample i, whose stable
- * ids are sample_ids[0..count); rows of an empty span and rows past the samples are 0. ERR_MISMATCH for a
- * sample without a prior, ERR_FORMAT for a row that is not finite or does not sum to 1 within 1e-3. */
+/* The topk best experts of pi [E], best first: larger clipped probability, then larger raw one, then lower
+ * index. topk is at most E. */
+void kedge_prior_top(const float *pi, uint32_t experts, double eps, double clip, uint32_t topk, int32_t *ids);
+
+/* False for a file of f16: good for a bias, whose clip lies far above what f16 loses, but not for what reads
+ * small probabilities (kl, logit_l2). */
+bool kedge_prior_is_exact(const kedge_prior *prior);
+
+/* ---- Tables of a micro-batch: [L, rows, ...], row 2i + span for local sample i, whose stable ids are
+ * sample_ids[0..count). A row of an empty span and rows past the samples are 0 (-1 for ids). whole_sample:
+ * both rows of a sample are made of the mean of its spans, weighted by tokens. All give ERR_MISMATCH for a
+ * sample without a prior, and ERR_FORMAT for a row that is not finite or does not sum to 1 within 1e-3. */
+
+/* Cells that a clip held at a limit: pi <= eps/E, pi >= clip/E. */
+typedef struct kedge_prior_clipped {
+  uint64_t cells, low, high;
+} kedge_prior_clipped;
+
+/* b, f32 [L, rows, E]. The counts of its cells are added to *clipped, which may be NULL. */
+kedge_status kedge_prior_fill_bias(const kedge_prior *prior, double eps, double clip, bool whole_sample,
+                                   const uint64_t *sample_ids, uint32_t count, uint32_t rows, float *bias_LSE,
+                                   kedge_prior_clipped *clipped);
+/* pi, unclipped, f32 [L, rows, E]. ERR_MISMATCH if the file is not exact. */
+kedge_status kedge_prior_fill_pi(const kedge_prior *prior, bool whole_sample, const uint64_t *sample_ids,
+                                 uint32_t count, uint32_t rows, float *pi_LSE);
+/* The best experts by kedge_prior_top, i32 [L, rows, topk]. ERR_ARGUMENT unless 1 <= topk <= E. */
+kedge_status kedge_prior_fill_ids(const kedge_prior *prior, double eps, double clip, bool whole_sample,
+                                  const uint64_t *sample_ids, uint32_t count, uint32_t rows, uint32_t topk,
+                                  int32_t *ids_LSK);
+
+/* The bias table of an intervention. */
 kedge_status kedge_prior_fill(const kedge_prior *prior, const kedge_intervention *intervention,
                               const uint64_t *sample_ids, uint32_t count, uint32_t rows, float *bias_LSE);
 
