@@ -36,6 +36,8 @@ KEDGE_ARGS(mul) { kedge_u32 n, pad; };
 KEDGE_ARGS(scale) { kedge_u32 n, pad; kedge_real factor; };
 KEDGE_ARGS(clamp) { kedge_u32 n, pad; kedge_real limit; };
 KEDGE_ARGS(clamp_grad) { kedge_u32 n, pad; kedge_real limit; };
+KEDGE_ARGS(detach) { kedge_u32 n, pad; };
+
 KEDGE_ARGS(swiglu) { kedge_u32 n, pad; };
 KEDGE_ARGS(swiglu_grad) { kedge_u32 n, pad; };
 KEDGE_ARGS(swiglu_gated) { kedge_u32 rows, cols, experts, pad; }; /* slots of weights: as many as rows */
@@ -81,6 +83,19 @@ KEDGE_ARGS(topk) { kedge_u32 tokens, experts, k, groups, topk_groups, group_kind
 KEDGE_ARGS(dispatch) { kedge_u32 tokens, k, experts, pad; };
 KEDGE_ARGS(gates) { kedge_u32 tokens, experts, k, kind, normalise, pad; kedge_real alpha, epsilon; };
 KEDGE_ARGS(gates_grad) { kedge_u32 tokens, experts, k, kind, normalise, pad; kedge_real alpha, epsilon; };
+
+KEDGE_ARGS(expert_counts) { kedge_u32 tokens, k, groups, experts; };
+KEDGE_ARGS(choose_rows) { kedge_u32 tokens, k, rows, pad; };
+
+KEDGE_ARGS(anchor_kl) { kedge_u32 tokens, experts, rows, pad; }; /* rows: of the table */
+KEDGE_ARGS(anchor_kl_grad) { kedge_u32 tokens, experts, rows, pad; };
+KEDGE_ARGS(anchor_l2) { kedge_u32 tokens, experts, rows, pad; kedge_real floor; };
+KEDGE_ARGS(anchor_l2_grad) { kedge_u32 tokens, experts, rows, pad; kedge_real floor; };
+KEDGE_ARGS(logsumexp) { kedge_u32 rows, cols; };
+KEDGE_ARGS(logsumexp_grad) { kedge_u32 rows, cols; };
+
+KEDGE_ARGS(balance) { kedge_u32 tokens, experts, rows, kind; };
+KEDGE_ARGS(balance_grad) { kedge_u32 tokens, experts, rows, kind; };
 
 KEDGE_ARGS(clip_scale) { kedge_u32 pad0, pad1; kedge_real max_norm; }; /* max_norm <= 0: never clips */
 KEDGE_ARGS(adamw) { kedge_u32 n, pad; kedge_real beta1, beta2, rest1, rest2, eps, decay; }; /* rest: 1 - beta */

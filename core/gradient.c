@@ -70,6 +70,7 @@ static void mark(tape *t, const kedge_value *wrt, uint32_t count) {
       any = true;
       t->uses[base]++;
     }
+    any &= !(info->flags & KEDGE_OP_STOP); /* reads the value, but passes no gradient to it */
     for (uint32_t i = 0; any && i < info->out_count; i++)
       t->needs[node->out[i]] = g->values[node->out[i]].shape.dtype != KEDGE_I32;
   }

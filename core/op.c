@@ -107,3 +107,13 @@ kedge_status kedge__want_rank(const kedge_shape *s, uint32_t rank, const char *w
              ? KEDGE_OK
              : kedge_fail(KEDGE_ERR_SHAPE, "%s must have %u dimensions, got %u", what, rank, s->rank);
 }
+
+kedge_status kedge__want_row_loss(const kedge_shape *in, const char *what) {
+  KEDGE_TRY(kedge__want_rank(&in[0], 2, "router logits"));
+  KEDGE_TRY(kedge__want_rank(&in[1], 2, what));
+  if (in[1].dims[1] != in[0].dims[1])
+    return kedge_fail(KEDGE_ERR_SHAPE, "%s must have the width of the logits, %u, got %u", what,
+                      in[0].dims[1], in[1].dims[1]);
+  KEDGE_TRY(kedge__want_rank(&in[2], 1, "the index (a row of the table each token)"));
+  return kedge__want_dim(&in[2], 0, in[0].dims[0], "the index (tokens)");
+}

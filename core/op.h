@@ -21,7 +21,7 @@ typedef enum kedge_op {
   KEDGE_OP_COUNT
 } kedge_op;
 
-enum { KEDGE_OP_NODIFF = 1, KEDGE_OP_STATE = 2, KEDGE_OP_KEEP = 4, KEDGE_OP_INPLACE = 8 };
+enum { KEDGE_OP_NODIFF = 1, KEDGE_OP_STATE = 2, KEDGE_OP_KEEP = 4, KEDGE_OP_INPLACE = 8, KEDGE_OP_STOP = 16 };
 typedef enum kedge_op_kind { KEDGE_KIND_KERNEL, KEDGE_KIND_COLLECTIVE } kedge_op_kind;
 typedef enum kedge_grid {
   KEDGE_GRID_ELEMENTS,
@@ -112,6 +112,8 @@ kedge_value kedge__add_gradients(kedge_graph *graph, kedge_value a, kedge_value 
 kedge_status kedge__same_shape(const kedge_shape *a, const kedge_shape *b, const char *what);
 kedge_status kedge__want_dim(const kedge_shape *s, uint32_t axis, uint32_t want, const char *what);
 kedge_status kedge__want_rank(const kedge_shape *s, uint32_t rank, const char *what);
+/* Inputs of a loss by rows of a table: z [T,E], `what` (the table) [R,E], an index [T]. */
+kedge_status kedge__want_row_loss(const kedge_shape *in, const char *what);
 uint64_t kedge__shape_count(const kedge_shape *s);
 /* Product of all dimensions but the last; the last dimension. */
 uint32_t kedge__rows(const kedge_shape *s);

@@ -27,7 +27,10 @@ kedge_value kedge_spread(kedge_graph *g, kedge_value x, uint32_t rank,
 kedge_value kedge_add(kedge_graph *g, kedge_value a, kedge_value b);
 kedge_value kedge_mul(kedge_graph *g, kedge_value a, kedge_value b);
 kedge_value kedge_scale(kedge_graph *g, kedge_value x, double factor);
-kedge_value kedge_clamp(kedge_graph *g, kedge_value x, double limit);       /* to [-limit, limit] */
+kedge_value kedge_clamp(kedge_graph *g, kedge_value x, double limit); /* to [-limit, limit] */
+kedge_value kedge_detach(kedge_graph *g, kedge_value x);              /* x, a constant for gradients */
+
+/* swiglu */
 kedge_value kedge_swiglu(kedge_graph *g, kedge_value gate, kedge_value up); /* silu(gate) * up */
 
 /* A token-to-expert plan: ids of kedge_topk sorted by expert (kedge_dispatch). */
@@ -133,6 +136,27 @@ typedef struct kedge_gate_options {
 } kedge_gate_options;
 kedge_value kedge_gates(kedge_graph *g, kedge_value logits, kedge_value ids,
                         const kedge_gate_options *options); /* [T,K] */
+
+/* choice */
+/* ids i32 [T,K], index i32 [T] with entries < groups -> f32 [groups,experts]: how many of the ids of a
+ * group's tokens are each expert. Tokens with index < 0 and ids < 0 are not counted. */
+kedge_value kedge_expert_counts(kedge_graph *g, kedge_value ids, kedge_value index, uint32_t groups,
+                                uint32_t experts);
+/* ids i32 [T,K], table i32 [S,K], index i32 [T] -> i32 [T,K]: table[index[t]], or ids[t] where index < 0. */
+kedge_value kedge_choose_rows(kedge_graph *g, kedge_value ids, kedge_value table, kedge_value index);
+
+/* anchor and balance: a loss f32 [T], a row of router logits z f32 [T,E] against row index[t] of a table f32
+ * [S,E]; index i32 [T], -1: the loss is 0. No gradient for the table. */
+/* Table of probabilities pi: sum over e of pi_e (log pi_e - log softmax(z_t)_e), where pi_e = 0 counts 0. */
+kedge_value kedge_anchor_kl(kedge_graph *g, kedge_value z, kedge_value table, kedge_value index);
+/* Sum over e of (center(z_t) - center(log max(pi, floor)))_e^2, center(v) = v - mean(v); floor > 0. */
+kedge_value kedge_anchor_l2(kedge_graph *g, kedge_value z, kedge_value table, kedge_value index,
+                            double floor);
+/* Table of counts c: E sum over e of f_e q_e with f = c / sum(c) and q = softmax(z_t), or for
+ * KEDGE_SCORE_SIGMOID sigmoid(z_t) divided by its sum, without underflow. 0 where all counts are 0. */
+kedge_value kedge_balance(kedge_graph *g, kedge_value z, kedge_value counts, kedge_value index,
+                          uint32_t kind);
+kedge_value kedge_logsumexp(kedge_graph *g, kedge_value x); /* f32 [...,E] -> f32 [...] */
 
 /* optim (nodes that change parameters; they run in the order in which they were built) */
 /* sum of squares f32 [1] -> scale f32 [1]; *norm f32 [1] */

@@ -106,6 +106,62 @@ static void test_refusals(void **state) {
   kedge_graph_free(g);
 }
 
+/* detach passes a value on and its gradient back to nobody: neither where it is one path of two, nor where it
+ * is the only one; what reads its output sees a constant, ops without a gradient included. */
+static void test_detach(void **state) {
+  (void)state;
+  kedge_graph *g = graph_new();
+  kedge_value x = kedge_input(g, "x", KEDGE_F32, DIMS(3)), w = kedge_input(g, "w", KEDGE_F32, DIMS(3));
+  kedge_value y = kedge_detach(g, w),
+              loss = kedge_sum(g, kedge_mul(g, kedge_mul(g, x, kedge_detach(g, x)), y));
+  loss = kedge_add(g, loss, kedge_sum_squares(g, y));
+  kedge_value wrt[] = {x, w, y}, d[3];
+  kedge_gradient(g, loss, wrt, 2, d, NULL, NULL);
+  assert_int_equal(kedge_graph_status(g), KEDGE_OK);
+  assert_int_equal(d[1], KEDGE_NONE);
+  kedge_output(g, d[0], "dx");
+  kedge_exec *exec = NULL;
+  assert_int_equal(kedge_exec_new(ref, g, NULL, &exec), KEDGE_OK);
+  float at[] = {1, -2, 3}, factor[] = {2, 5, -1}, got[3];
+  assert_int_equal(kedge_exec_write(exec, x, at, sizeof at), KEDGE_OK);
+  assert_int_equal(kedge_exec_write(exec, w, factor, sizeof factor), KEDGE_OK);
+  assert_int_equal(kedge_exec_run(exec, 0, UINT32_MAX), KEDGE_OK);
+  assert_int_equal(kedge_exec_read(exec, d[0], got, sizeof got), KEDGE_OK);
+  assert_memory_equal(got, ((float[]){2, -10, -3}), sizeof got);
+  kedge_exec_free(exec);
+  /* The loss itself detached; and a gradient for the detached value, which is as good as any. */
+  kedge_gradient(g, kedge_detach(g, kedge_sum(g, x)), wrt, 2, d, NULL, NULL);
+  assert_int_equal(kedge_graph_status(g), KEDGE_OK);
+  assert_int_equal(d[0], KEDGE_NONE);
+  kedge_gradient(g, kedge_sum(g, kedge_mul(g, x, y)), wrt, 3, d, NULL, NULL);
+  assert_int_equal(kedge_graph_status(g), KEDGE_OK);
+  assert_int_equal(d[1], KEDGE_NONE);
+  assert_int_not_equal(d[2], KEDGE_NONE);
+  kedge_graph_free(g);
+}
+
+/* A row loss against a table that depends on a weight is refused, and accepted once the table is detached. */
+static void test_constant_tables(void **state) {
+  (void)state;
+  for (int n = 0; n < 6; n++) {
+    kedge_graph *g = graph_new();
+    kedge_value z = kedge_input(g, "z", KEDGE_F32, DIMS(2, 3)), table = kedge_scale(g, z, 2), d;
+    kedge_value index = kedge_input(g, "index", KEDGE_I32, DIMS(2));
+    if (n >= 3) table = kedge_detach(g, table);
+    kedge_value loss = n % 3 == 0   ? kedge_anchor_kl(g, z, table, index)
+                       : n % 3 == 1 ? kedge_anchor_l2(g, z, table, index, 1e-8)
+                                    : kedge_balance(g, z, table, index, KEDGE_SCORE_SOFTMAX);
+    if (n < 3) {
+      expect_refusal(g, kedge_sum(g, loss), z, KEDGE_ERR_UNSUPPORTED, "has no gradient for its");
+      continue;
+    }
+    kedge_gradient(g, kedge_sum(g, loss), &z, 1, &d, NULL, NULL);
+    assert_int_equal(kedge_graph_status(g), KEDGE_OK);
+    assert_int_not_equal(d, KEDGE_NONE);
+    kedge_graph_free(g);
+  }
+}
+
 /* ---- Sinks */
 
 enum { LAYERS = 4, WIDTH = 24, ROWS = 8 };
@@ -329,8 +385,10 @@ static int close_devices(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_dependence), cmocka_unit_test(test_refusals),
-                                     cmocka_unit_test(test_sinks),      cmocka_unit_test(test_regions),
-                                     cmocka_unit_test(test_experts),    cmocka_unit_test(test_parts_refused)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_dependence), cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_detach),     cmocka_unit_test(test_constant_tables),
+      cmocka_unit_test(test_sinks),      cmocka_unit_test(test_regions),
+      cmocka_unit_test(test_experts),    cmocka_unit_test(test_parts_refused)};
   return cmocka_run_group_tests(tests, open_devices, close_devices);
 }
