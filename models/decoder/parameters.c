@@ -147,6 +147,7 @@ static kedge_status count_item(kedge_params *p, const kedge_param *item) {
     return KEDGE_OK;
   }
   p->total += count;
+  if (item->wide) p->wide += count;
   if (expert) count = count / item->dims[0] * p->config.num_experts_per_tok;
   p->active += item->role == KEDGE_ROLE_EMBED && !p->config.tie_word_embeddings ? 0 : count;
   return KEDGE_OK;
@@ -170,6 +171,7 @@ static kedge_status add(kedge_params *p, kedge_role role, uint32_t layer) {
   item.second = item.paired && role == KEDGE_ROLE_EXPERT_UP;
   item.decay = item.rank >= 2;
   item.fixed = role == KEDGE_ROLE_ROUTER_CORRECTION;
+  item.wide = item.fixed || role == KEDGE_ROLE_ROUTER;
   uint32_t row = role < KEDGE_ROLE_GLOBAL_COUNT ? 0 : layer + 1;
   p->index[row * KEDGE_ROLE_COUNT + role] = p->count + 1;
   p->items[p->count++] = item;
@@ -241,7 +243,7 @@ static kedge_status list_items(kedge_params *p) {
   kedge_free(p->names);
   p->names = NULL;
   p->count = p->moe_layers = p->name_count = 0;
-  p->total = p->fixed = p->tensors = p->active = 0;
+  p->total = p->wide = p->fixed = p->tensors = p->active = 0;
   KEDGE_TRY(add(p, KEDGE_ROLE_EMBED, 0));
   for (uint32_t l = 0; l < layers; l++) {
     p->moe_layers += kedge_hf_layer_is_sparse(&p->config, l);
@@ -329,7 +331,7 @@ uint64_t kedge_param_count(const kedge_param *param) {
 }
 
 kedge_dtype kedge_param_dtype(const kedge_param *param, kedge_dtype model) {
-  return param->fixed && model == KEDGE_BF16 ? KEDGE_F32 : model;
+  return param->wide && model == KEDGE_BF16 ? KEDGE_F32 : model;
 }
 
 void kedge_param_name(const kedge_param *param, uint32_t part, char name[KEDGE_NAME_SIZE]) {

@@ -22,7 +22,8 @@ typedef struct kedge_param {
   bool second;         /* and this is the up of it; listed once, under gate */
   const char *pattern; /* name in files */
   bool decay;          /* weight decay applies: matrices yes, norms and biases no */
-  bool fixed;          /* f32 on the device whatever the model's dtype, never trained */
+  bool wide;           /* f32 on the device whatever the model's dtype: all of a router */
+  bool fixed;          /* never trained by a gradient */
 } kedge_param;
 
 typedef struct kedge_params {
@@ -35,6 +36,7 @@ typedef struct kedge_params {
   bool other_layout; /* files have the family's other names */
   uint32_t moe_layers; /* number of MoE layers */
   uint64_t total;      /* parameters */
+  uint64_t wide;       /* of these, elements of wide ones */
   uint64_t fixed;      /* elements of fixed ones, which `total` leaves out */
   uint64_t tensors;    /* tensors in files */
   uint64_t active;     /* parameters that one token uses: its K experts, the head, no embedding table */
@@ -56,7 +58,7 @@ uint32_t kedge_params_moe_index(const kedge_params *params, uint32_t layer);
 uint32_t kedge_params_moe_layer(const kedge_params *params, uint32_t index);
 
 uint64_t kedge_param_count(const kedge_param *param);
-/* Of the parameter on the device: the model's, f32 for a fixed one (f64 in an f64 model). */
+/* Of the parameter on the device: the model's, f32 for a wide one (f64 in an f64 model). */
 kedge_dtype kedge_param_dtype(const kedge_param *param, kedge_dtype model);
 /* Name of the file tensor of a part; with part == param->parts the parameter's own name ("experts.*"), which
  * no other parameter has. */

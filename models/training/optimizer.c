@@ -7,7 +7,8 @@
 static kedge_status buffers_new(kedge_optimizer *o, uint32_t i) {
   const kedge_model *model = o->model;
   uint64_t bytes = kedge_param_count(&model->params.items[i]) * sizeof(float);
-  if (model->dtype == KEDGE_BF16) KEDGE_TRY(kedge_buffer_new(model->device, bytes, &o->master[i]));
+  if (kedge_param_dtype(&model->params.items[i], model->dtype) == KEDGE_BF16)
+    KEDGE_TRY(kedge_buffer_new(model->device, bytes, &o->master[i]));
   KEDGE_TRY(kedge_buffer_new(model->device, bytes, &o->m[i]));
   KEDGE_TRY(kedge_buffer_new(model->device, bytes, &o->v[i]));
   return kedge_buffer_new(model->device, bytes, &o->grad[i]);
@@ -22,7 +23,7 @@ static kedge_status fill_masters(kedge_optimizer *o, kedge_workspace *workspace)
   if (!g) return KEDGE_ERR_MEMORY;
   for (uint32_t i = 0; i < model->params.count; i++) {
     const kedge_param *p = &model->params.items[i];
-    if (!o->trained[i]) continue;
+    if (!o->master[i]) continue;
     kedge_value weight = kedge_parameter(g, "weight", KEDGE_BF16, p->rank, p->dims, model->weights[i], 0);
     kedge_accumulate(g, kedge_parameter(g, "master", KEDGE_F32, p->rank, p->dims, o->master[i], 0), weight);
   }
@@ -69,8 +70,8 @@ static void build_adamw(kedge_optimizer *o, const kedge_value *grads, kedge_valu
     const kedge_param *p = &o->model->params.items[i];
     const kedge_adamw_options adamw = {o->options.beta1, o->options.beta2, o->options.eps,
                                        p->decay ? o->options.decay : 0};
-    kedge_value weight =
-        kedge_parameter(g, "weight", o->model->dtype, p->rank, p->dims, o->model->weights[i], 0);
+    kedge_value weight = kedge_parameter(g, "weight", kedge_param_dtype(p, o->model->dtype), p->rank, p->dims,
+                                         o->model->weights[i], 0);
     kedge_value master = o->master[i] ? f32_parameter(o, "master", i, o->master[i]) : weight;
     kedge_adamw(g, master, f32_parameter(o, "m", i, o->m[i]), f32_parameter(o, "v", i, o->v[i]),
                 o->master[i] ? weight : KEDGE_NONE, grads[i], scale, o->hyper_4, &adamw);
