@@ -197,7 +197,8 @@ static void test_evaluation_and_limits(void **state) {
   assert_false(test_exists(test_path(test_folder(), "e/checkpoint-4")));
   assert_true(test_exists(test_path(test_folder(), "e/checkpoint-8")));
   assert_true(isnan(training_metric("whole", 4, "eval/loss")));
-  training_expect(2, "lbl is not in this version", "train run.yaml output_dir=l router.intervention=lbl");
+  training_expect(2, "loss_free moves a selection bias",
+                  "train run.yaml output_dir=l router.intervention=loss_free");
   training_expect(2, "nearest is \"learning_rate\"", "train run.yaml lerning_rate=1");
   training_expect(2, "gradient_accumulation_steps",
                   "train run.yaml output_dir=l gradient_accumulation_steps=0");

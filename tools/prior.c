@@ -44,8 +44,7 @@ static kedge_status compute(const kedge_config *config, const char *out, uint32_
   KEDGE_GOTO(kedge_setup_data(config, &config->dataset, note, NULL, &tokenizer, &data), status, done);
   KEDGE_GOTO(spare_inputs(config, out), status, done);
   KEDGE_GOTO(input_device(config->backend, config->threads, &device), status, done);
-  const kedge_model_how how = {.dtype = dtype, .map = true, .options = config->model_options};
-  KEDGE_GOTO(kedge_model_open(device, config->model_name_or_path, &how, &model), status, done);
+  KEDGE_GOTO(kedge_model_map(device, config->model_name_or_path, dtype, &model), status, done);
   KEDGE_GOTO(kedge_model_hash(model, identity.base), status, done);
   memcpy(identity.tokenizer, kedge_tokenizer_hash(tokenizer), 33);
   memcpy(identity.data, data->hash, 33);
@@ -117,8 +116,7 @@ static bool add_files(cli_list *list, const cli_list *files) {
 }
 
 int command_prior(int argc, char **argv) {
-  const char *model = NULL, *out = NULL, *config = NULL, *dtype = NULL, *template = NULL, *backend = NULL,
-             *model_options = NULL;
+  const char *model = NULL, *out = NULL, *config = NULL, *dtype = NULL, *template = NULL, *backend = NULL;
   cli_list files = {.count = 0}, arguments;
   int64_t max_length = 0, batch = 8, threads = 0;
   const cli_option options[] = {
@@ -135,7 +133,6 @@ int command_prior(int argc, char **argv) {
       {"--dtype", CLI_TEXT, &dtype, "TYPE", "f32, bf16 or auto: storage of weights and activations (auto)",
        false, 0, 0},
       {"--batch-size", CLI_INT, &batch, "N", "samples in one forward pass (8)", false, 1, 65536},
-      {"--model-options", CLI_TEXT, &model_options, "LIST", INPUT_MODEL_OPTIONS, false, 0, 0},
       {"--backend", CLI_TEXT, &backend, "NAME", "compute backend, one of `kedge devices` (cpu)", false, 0, 0},
       {"--threads", CLI_INT, &threads, "N", "CPU threads, 0 = all (0)", false, 0, 4096},
   };
@@ -156,8 +153,7 @@ int command_prior(int argc, char **argv) {
   char number[24];
   bool valid = (!model || add_quoted(&overrides, "model_name_or_path", model)) &&
                add_files(&overrides, &files) &&
-               (!template || add_quoted(&overrides, "prompt_template", template)) &&
-               (!model_options || add_quoted(&overrides, "model_options", model_options));
+               (!template || add_quoted(&overrides, "prompt_template", template));
   if (backend) add(&overrides, "backend", backend);
   if (dtype) add(&overrides, "dtype", dtype);
   if (max_length)

@@ -23,11 +23,11 @@ static void note(void *context, const char *line) {
 }
 
 static void print_interventions(const kedge_setup *s) {
-  if (!s->intervention_count) fprintf(stderr, "router: none\n");
-  for (uint32_t i = 0; i < s->intervention_count; i++) {
-    const kedge_intervention *it = &s->interventions[i];
-    fprintf(stderr, "router: %s, beta %g, prior clipped to [%g/E, %g/E], gate weights from %s logits\n",
-            kedge_router_name(it->id), it->beta, it->eps, it->clip, it->gate_raw ? "raw" : "biased");
+  if (!s->router.count) fprintf(stderr, "router: no intervention and no balance loss\n");
+  for (uint32_t i = 0; i < s->router.count; i++) {
+    char *line = kedge_interventions_describe(s, i);
+    if (line) fprintf(stderr, "router: %s\n", line);
+    kedge_free(line);
   }
 }
 

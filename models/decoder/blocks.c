@@ -144,6 +144,7 @@ static kedge_value shared_block(kedge_build *b, uint32_t layer, kedge_value x_TD
 /* The router in f32, whatever the storage dtype: two logits that bf16 could not tell apart still choose
  * rightly. */
 static kedge_router_values router(kedge_build *b, uint32_t layer, kedge_value x_TD) {
+  const bool cast = kedge_value_dtype(b->g, x_TD) == KEDGE_BF16;
   const kedge_family_options *o = &b->model->params.options;
   const kedge_decoder_spec *s = b->spec;
   const kedge_router_site site = {
@@ -151,19 +152,19 @@ static kedge_router_values router(kedge_build *b, uint32_t layer, kedge_value x_
       .layer = layer,
       .moe_layer = kedge_params_moe_index(&b->model->params, layer),
       .experts = b->model->config.num_experts,
+      .groups = s->prior_rows / 2,
       .score_kind = o->score_kind,
       .choice = {b->model->config.num_experts_per_tok, o->groups, o->topk_groups, o->group_kind},
       .gate = {o->score_kind, o->gate_normalise, o->gate_alpha, o->gate_epsilon},
+      .x_TD = cast ? kedge_cast(b->g, x_TD, KEDGE_F32) : x_TD,
+      .weight_ED = kedge__weight(b, KEDGE_ROLE_ROUTER, layer),
       .segments_T = b->d->segments_T,
-      .spans_T = b->d->spans_T,
-      .bias_LSE = b->d->bias_LSE,
       .correction_E = kedge__weight(b, KEDGE_ROLE_ROUTER_CORRECTION, layer),
       .interventions = s->interventions,
+      .feeds = b->d->feeds,
       .intervention_count = s->intervention_count,
   };
-  kedge_value x32_TD = kedge_cast(b->g, x_TD, KEDGE_F32);
-  kedge_value w32_ED = kedge_cast(b->g, kedge__weight(b, KEDGE_ROLE_ROUTER, layer), KEDGE_F32);
-  return kedge_router_build(&site, kedge_linear(b->g, x32_TD, w32_ED));
+  return kedge_router_build(&site);
 }
 
 /* Keeps what the caller may want to see of a router. */
@@ -171,7 +172,11 @@ static void tap(kedge_build *b, uint32_t index, const kedge_router_values *v) {
   kedge_decoder *d = b->d;
   d->bad_1[index] = v->bad_1;
   if (v->bad_1) kedge_output(b->g, v->bad_1, "router.bad");
-  if (v->loss_1) d->aux_1 = d->aux_1 ? kedge_add(b->g, d->aux_1, v->loss_1) : v->loss_1;
+  for (uint32_t i = 0; i < b->spec->intervention_count; i++)
+    if (v->terms[i])
+      d->terms_1[i] = d->terms_1[i] ? kedge_add(b->g, d->terms_1[i], v->terms[i]) : v->terms[i];
+  if (b->spec->counts && v->counts_GE)
+    kedge_output(b->g, d->counts_GE[index] = v->counts_GE, "router.counts");
   if (!b->spec->taps) return;
   kedge_output(b->g, d->router_TE[index] = v->logits_TE, "router.logits");
   kedge_output(b->g, d->ids_TK[index] = v->ids_TK, "router.ids");
@@ -186,6 +191,10 @@ static kedge_value moe_block(kedge_build *b, uint32_t layer, kedge_value x_TD) {
   kedge_router_values v = router(b, layer, x_TD);
   tap(b, kedge_params_moe_index(&b->model->params, layer), &v);
   kedge_routes routes = kedge_dispatch(g, v.ids_TK, b->model->config.num_experts);
+  if (b->spec->loads) {
+    const uint32_t index = kedge_params_moe_index(&b->model->params, layer);
+    kedge_output(g, b->d->offsets_E1[index] = routes.offsets_E1, "router.offsets");
+  }
   kedge_value x_RD = kedge_gather_rows(g, x_TD, &routes);
   kedge_value gate_RI =
       kedge_grouped_matmul(g, x_RD, kedge__weight(b, KEDGE_ROLE_EXPERT_GATE, layer), &routes, true);

@@ -18,10 +18,43 @@ static kedge_value token_input(kedge_build *b, const char *name, kedge_dtype dty
   return kedge_input(b->g, name, dtype, 1, (uint32_t[]){b->spec->tokens});
 }
 
-static bool wants_prior(const kedge_decoder_spec *s) {
-  for (uint32_t i = 0; i < s->intervention_count; i++)
-    if (kedge_router_needs_prior(s->interventions[i].id) && s->interventions[i].beta != 0) return true;
-  return false;
+/* The table of an intervention as an input, or as the run's own buffer. */
+static kedge_value table_input(kedge_build *b, const kedge_intervention *it) {
+  const kedge_hf_config *c = &b->model->config;
+  const uint32_t L = b->model->params.moe_layers, S = b->spec->prior_rows, T = b->spec->tokens;
+  const uint32_t E = c->num_experts, K = c->num_experts_per_tok;
+  switch (kedge_intervention_table(it)) {
+  case KEDGE_TABLE_BIAS:
+    return kedge_input(b->g, "prior.bias", KEDGE_F32, 3, (uint32_t[]){L, S, E});
+  case KEDGE_TABLE_PRIOR:
+    return kedge_input(b->g, "prior", KEDGE_F32, 3, (uint32_t[]){L, S, E});
+  case KEDGE_TABLE_PRIOR_IDS:
+    return kedge_input(b->g, "prior.ids", KEDGE_I32, 3, (uint32_t[]){L, S, K});
+  case KEDGE_TABLE_BASE_LOGITS:
+    return kedge_input(b->g, "base.logits", KEDGE_F32, 3, (uint32_t[]){L, T, E});
+  case KEDGE_TABLE_BASE_IDS:
+    return kedge_input(b->g, "base.ids", KEDGE_I32, 3, (uint32_t[]){L, T, K});
+  case KEDGE_TABLE_COUNTS:
+    return kedge_input(b->g, "counts", KEDGE_F32, 3, (uint32_t[]){L, 1, E});
+  case KEDGE_TABLE_BASE_WEIGHTS:
+    return kedge_parameter(b->g, "base.router", KEDGE_F32, 3, (uint32_t[]){L, E, c->hidden_size}, it->base,
+                           0);
+  case KEDGE_TABLE_NONE:
+    break;
+  }
+  return KEDGE_NONE;
+}
+
+/* The inputs of an intervention. Of the losses z_loss has no rows, Router-L2 no tokens. */
+static void make_feed(kedge_build *b, const kedge_intervention *it, kedge_router_feed *feed) {
+  if (!kedge_intervention_builds(it)) return;
+  const bool adds = kedge_router_get_kind(it->id) == KEDGE_ROUTER_LOSS,
+             whole = it->id == KEDGE_ROUTER_router_l2;
+  feed->table = table_input(b, it);
+  if (!whole && it->id != KEDGE_ROUTER_z_loss) feed->index_T = token_input(b, "router.index", KEDGE_I32);
+  if (adds)
+    feed->weights =
+        kedge_input(b->g, "router.weights", KEDGE_F32, 1, (uint32_t[]){whole ? 1 : b->spec->tokens});
 }
 
 static void make_inputs(kedge_build *b) {
@@ -34,11 +67,8 @@ static void make_inputs(kedge_build *b) {
     d->labels_T = token_input(b, "labels", KEDGE_I32);
     d->weights_T = token_input(b, "weights", KEDGE_F32);
   }
-  if (wants_prior(b->spec)) {
-    d->spans_T = token_input(b, "spans", KEDGE_I32);
-    d->bias_LSE = kedge_input(b->g, "prior.bias", KEDGE_F32, 3,
-                              (uint32_t[]){m->params.moe_layers, b->spec->prior_rows, m->config.num_experts});
-  }
+  for (uint32_t i = 0; i < b->spec->intervention_count; i++)
+    make_feed(b, &b->spec->interventions[i], &d->feeds[i]);
   if (b->spec->cache) {
     d->rows_T = token_input(b, "cache.rows", KEDGE_I32);
     d->base_T = token_input(b, "cache.base", KEDGE_I32);
@@ -56,6 +86,27 @@ static void make_inputs(kedge_build *b) {
                                 (uint32_t[]){kedge_rope_width(&m->config) / 2}, m->inv_freq, 0);
 }
 
+/* MoE layers that an intervention acts on. */
+static uint32_t covered(const kedge_build *b, const kedge_intervention *it) {
+  uint32_t count = 0;
+  for (uint32_t l = 0; l < b->model->params.moe_layers; l++)
+    count += kedge_intervention_covers(it, kedge_params_moe_layer(&b->model->params, l));
+  return count;
+}
+
+/* Joins each intervention's losses of the layers (already summed) and adds them up. */
+static void join_terms(kedge_build *b) {
+  kedge_decoder *d = b->d;
+  for (uint32_t i = 0; i < b->spec->intervention_count; i++) {
+    const kedge_intervention *it = &b->spec->interventions[i];
+    if (!d->terms_1[i]) continue;
+    if (it->layer_mean) d->terms_1[i] = kedge_scale(b->g, d->terms_1[i], 1.0 / covered(b, it));
+    kedge_output(b->g, d->terms_1[i], kedge_router_name(it->id));
+    kedge_value part_1 = kedge_scale(b->g, d->terms_1[i], it->coef);
+    d->aux_1 = d->aux_1 ? kedge_add(b->g, d->aux_1, part_1) : part_1;
+  }
+}
+
 static void make_outputs(kedge_build *b, kedge_value h_TD) {
   kedge_decoder *d = b->d;
   kedge_value head = kedge__weight(b, KEDGE_ROLE_HEAD, 0);
@@ -68,6 +119,7 @@ static void make_outputs(kedge_build *b, kedge_value h_TD) {
   if (b->spec->logits)
     kedge_output(b->g, d->logits_TV = kedge_matmul(b->g, h_TD, head, false, true, KEDGE_F32), "logits");
   if (!b->spec->loss) return;
+  join_terms(b);
   d->nll_T = kedge_head_loss(b->g, h_TD, head, d->labels_T, NULL);
   d->loss_1 = kedge_sum(b->g, kedge_mul(b->g, d->nll_T, d->weights_T));
   if (d->aux_1) d->loss_1 = kedge_add(b->g, d->loss_1, d->aux_1);
@@ -76,20 +128,28 @@ static void make_outputs(kedge_build *b, kedge_value h_TD) {
   if (d->aux_1) kedge_output(b->g, d->aux_1, "aux");
 }
 
-static bool allocate(kedge_decoder *d, const kedge_model *m, bool all_double) {
-  uint32_t layers = m->params.moe_layers;
-  d->graph = kedge_graph_new(all_double);
+static bool allocate(kedge_decoder *d, const kedge_model *m, const kedge_decoder_spec *spec) {
+  const uint32_t layers = m->params.moe_layers, interventions = spec->intervention_count;
+  d->graph = kedge_graph_new(spec->all_double);
+  d->feeds = kedge_alloc(interventions, sizeof *d->feeds);
+  d->terms_1 = kedge_alloc(interventions, sizeof *d->terms_1);
+  d->offsets_E1 = kedge_alloc(layers, sizeof *d->offsets_E1);
+  d->counts_GE = kedge_alloc(layers, sizeof *d->counts_GE);
   d->params = kedge_alloc(m->params.count, sizeof *d->params);
   d->router_TE = kedge_alloc(layers, sizeof *d->router_TE);
   d->ids_TK = kedge_alloc(layers, sizeof *d->ids_TK);
   d->gates_TK = kedge_alloc(layers, sizeof *d->gates_TK);
   d->bad_1 = kedge_alloc(layers, sizeof *d->bad_1);
-  return d->graph && d->params && d->router_TE && d->ids_TK && d->gates_TK && d->bad_1;
+  return d->graph && d->feeds && d->terms_1 && d->offsets_E1 && d->counts_GE && d->params && d->router_TE &&
+         d->ids_TK && d->gates_TK && d->bad_1;
 }
 
 kedge_status kedge_decoder_build(const kedge_model *model, const kedge_decoder_spec *spec, kedge_decoder *d) {
   *d = (kedge_decoder){0};
-  if (!allocate(d, model, spec->all_double)) {
+  if (spec->intervention_count > KEDGE_MAX_INTERVENTIONS)
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "%u interventions, at most %d", spec->intervention_count,
+                      KEDGE_MAX_INTERVENTIONS);
+  if (!allocate(d, model, spec)) {
     kedge_decoder_destroy(d);
     return KEDGE_ERR_MEMORY;
   }
@@ -106,6 +166,10 @@ kedge_status kedge_decoder_build(const kedge_model *model, const kedge_decoder_s
 
 void kedge_decoder_destroy(kedge_decoder *d) {
   kedge_graph_free(d->graph);
+  kedge_free(d->feeds);
+  kedge_free(d->terms_1);
+  kedge_free(d->offsets_E1);
+  kedge_free(d->counts_GE);
   kedge_free(d->params);
   kedge_free(d->router_TE);
   kedge_free(d->ids_TK);

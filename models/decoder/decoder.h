@@ -19,14 +19,16 @@ typedef struct kedge_cache kedge_cache;
 
 /* What a graph should compute. Zero-initialise, then set. */
 typedef struct kedge_decoder_spec {
-  uint32_t tokens;                         /* T > 0 */
-  uint32_t prior_rows;                     /* S > 0 where an intervention reads the prior */
-  bool loss;                               /* nll_T and loss_1 from labels_T and weights_T */
-  bool logits;                             /* logits_TV */
-  bool hidden;                             /* hidden_TD; head.h makes logits of some of its rows */
-  bool all_double;                         /* gradient checks; weights must then be f64 (kedge gradcheck) */
-  bool recompute;                          /* layers are recompute regions */
-  bool taps;                               /* router logits, ids and weights of every MoE layer are outputs */
+  uint32_t tokens;     /* T > 0 */
+  uint32_t prior_rows; /* S > 0 where an intervention reads the prior */
+  bool loss;           /* nll_T and loss_1 from labels_T and weights_T */
+  bool logits;         /* logits_TV */
+  bool hidden;         /* hidden_TD; head.h makes logits of some of its rows */
+  bool all_double;     /* gradient checks; weights must then be f64 (kedge gradcheck) */
+  bool recompute;      /* layers are recompute regions */
+  bool taps;           /* router logits, ids and weights of every MoE layer are outputs */
+  bool loads;          /* how many tokens each expert got, of every MoE layer, is an output */
+  bool counts;         /* what the load-balancing loss counted, likewise */
   const kedge_intervention *interventions; /* training only; NULL: none */
   uint32_t intervention_count;
   const kedge_cache *cache; /* decoding: keys and values go through it */
@@ -41,17 +43,19 @@ typedef struct kedge_decoder {
   kedge_value segments_T;               /* index of the sequence's first token, -1 outside any sequence */
   kedge_value labels_T;                 /* id to predict at this token, -1: none */
   kedge_value weights_T;                /* f32, weight of the token's loss */
-  kedge_value spans_T;                  /* row of the prior, -1: none */
-  kedge_value bias_LSE;                 /* f32, centred log-prior */
   kedge_value rows_T, base_T, length_T; /* cache: row to write, first row and number of rows to attend to */
+  kedge_router_feed *feeds;             /* one an intervention */
   /* parameters: params[i] stands for the model's parameter i */
   kedge_value *params;
   /* outputs */
   kedge_value nll_T, loss_1, logits_TV; /* f32 */
   kedge_value hidden_TD;                /* storage, after the final norm and scale: what the head reads */
   kedge_value aux_1;                    /* f32, sum of the interventions' losses (already part of loss_1) */
+  kedge_value *terms_1; /* f32, one an intervention: its loss over all layers, without coefficient */
   kedge_value *router_TE, *ids_TK, *gates_TK,
-      *bad_1; /* one an MoE layer; bad_1 always, the others with taps */
+      *bad_1;              /* one an MoE layer; bad_1 always, the others with taps */
+  kedge_value *offsets_E1; /* i32, one an MoE layer, with loads: the differences are the experts' tokens */
+  kedge_value *counts_GE;  /* f32, one an MoE layer, with counts */
 } kedge_decoder;
 
 /* Builds a graph. On success the decoder is the caller's to destroy. Errors are the graph's. */

@@ -44,6 +44,7 @@ kedge_status kedge_passes_get(kedge_passes *b, uint32_t tokens, uint32_t prior_r
   if (!pass) return KEDGE_ERR_MEMORY;
   pass->tokens = tokens;
   pass->prior_rows = prior_rows;
+  pass->interventions = b->spec.intervention_count;
   kedge_status status = pass_build(b, pass);
   if (status != KEDGE_OK) {
     pass_free(pass);
@@ -65,7 +66,10 @@ kedge_status kedge_pass_run(kedge_pass *b, const kedge_tokens *t) {
   KEDGE_TRY(write(b, d->segments_T, t->segments));
   KEDGE_TRY(write(b, d->labels_T, t->labels));
   KEDGE_TRY(write(b, d->weights_T, t->weights));
-  KEDGE_TRY(write(b, d->spans_T, t->spans));
-  KEDGE_TRY(write(b, d->bias_LSE, t->bias));
+  for (uint32_t i = 0; t->feeds && i < b->interventions; i++) {
+    if (t->feeds[i].table) KEDGE_TRY(write(b, d->feeds[i].table, t->feeds[i].table));
+    if (t->feeds[i].index) KEDGE_TRY(write(b, d->feeds[i].index_T, t->feeds[i].index));
+    if (t->feeds[i].weights) KEDGE_TRY(write(b, d->feeds[i].weights, t->feeds[i].weights));
+  }
   return kedge_exec_run(b->exec, 0, UINT32_MAX);
 }

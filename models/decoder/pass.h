@@ -10,7 +10,7 @@
 
 /* One bucket: its graph, planned on the model's device. */
 typedef struct kedge_pass {
-  uint32_t tokens, prior_rows;
+  uint32_t tokens, prior_rows, interventions;
   kedge_decoder decoder;
   kedge_exec *exec;
 } kedge_pass;
@@ -38,12 +38,19 @@ void kedge_passes_destroy(kedge_passes *passes);
 /* The bucket for exactly `tokens` and `prior_rows` (both already rounded), built on first use. Borrowed. */
 kedge_status kedge_passes_get(kedge_passes *passes, uint32_t tokens, uint32_t prior_rows, kedge_pass **pass);
 
-/* Token inputs of a run: arrays of the bucket's T entries; labels and weights for graphs with a loss, spans
- * and bias for graphs with a prior. */
-typedef struct kedge_tokens {
-  const int32_t *ids, *positions, *segments, *labels, *spans;
+/* Contents of an intervention's inputs (kedge_router_feed); what its graph does not read may be NULL. */
+typedef struct kedge_feed_data {
+  const void *table;
+  const int32_t *index;
   const float *weights;
-  const float *bias; /* [L, S, E] */
+} kedge_feed_data;
+
+/* Token inputs of a run: arrays of the bucket's T entries; labels and weights for graphs with a loss, feeds
+ * for graphs with interventions, one each. */
+typedef struct kedge_tokens {
+  const int32_t *ids, *positions, *segments, *labels;
+  const float *weights;
+  const kedge_feed_data *feeds;
 } kedge_tokens;
 
 /* Writes the inputs that the bucket's graph has and runs it whole. */

@@ -56,7 +56,13 @@ static const char *const kinds[KEDGE_ROLE_COUNT] = {
 };
 
 kedge_intervention kedge_gradcheck_intervention(kedge_router_id id) {
-  return (kedge_intervention){.id = id, .beta = 0.75, .eps = 0.05, .clip = 5.0};
+  const double coef = id == KEDGE_ROUTER_router_l2 ? 0.05 : id == KEDGE_ROUTER_logit_l2 ? 0.01 : 0.3;
+  return (kedge_intervention){.id = id,
+                              .beta = 0.75,
+                              .coef = coef,
+                              .eps = 0.05,
+                              .clip = 5.0,
+                              .layer_mean = kedge_router_layer_mean(id)};
 }
 
 typedef struct checker {

@@ -8,7 +8,13 @@
 #include <math.h>
 #include <string.h>
 
-enum { T = KEDGE_RIG_TOKENS, S = KEDGE_RIG_ROWS, L = KEDGE_RIG_LAYERS, E = KEDGE_RIG_EXPERTS };
+enum {
+  T = KEDGE_RIG_TOKENS,
+  S = KEDGE_RIG_ROWS,
+  K = KEDGE_RIG_TOPK,
+  L = KEDGE_RIG_LAYERS,
+  E = KEDGE_RIG_EXPERTS
+};
 
 static const char config_text[] =
     "{\"model_type\": \"qwen3_moe\", \"hidden_size\": 10, \"num_hidden_layers\": 2,"
@@ -71,12 +77,29 @@ static void draw_prior(kedge_rig_problem *p, kedge_random *r) {
     }
 }
 
+/* What the frozen base would give: logits, the choice that they make, and choices of other micro-batches. */
+static void draw_base(kedge_rig_problem *p, kedge_random *r) {
+  for (int l = 0; l < L; l++) {
+    for (int t = 0; t < T; t++) {
+      float softmax[E];
+      for (int e = 0; e < E; e++) {
+        p->base_logits[l][t][e] = (double)(float)(1.5 * normal(r));
+        softmax[e] = (float)exp(p->base_logits[l][t][e]);
+      }
+      kedge_prior_top(softmax, E, 1e-9, 1e9, K, p->base_ids[l][t]);
+      for (int k = 0; p->segments[t] < 0 && k < K; k++) p->base_ids[l][t][k] = -1;
+    }
+    for (int e = 0; e < E; e++) p->counts[l][e] = (double)(1 + kedge_random_below(r, 20));
+  }
+}
+
 void kedge__rig_problem_bias(kedge_rig_problem *p, double eps, double clip) {
   for (int l = 0; l < L; l++)
     for (int s = 0; s < S; s++) {
       float bias[E];
       kedge_prior_bias(p->prior[l][s], E, eps, clip, bias);
       for (int e = 0; e < E; e++) p->bias[l][s][e] = (double)bias[e];
+      kedge_prior_top(p->prior[l][s], E, eps, clip, K, p->prior_ids[l][s]);
     }
 }
 
@@ -103,6 +126,7 @@ kedge_status kedge__rig_problem_init(kedge_rig_problem *p, uint64_t seed) {
   kedge_random r = kedge_random_start(seed, UINT64_MAX);
   draw_batch(p, &r);
   draw_prior(p, &r);
+  draw_base(p, &r);
   kedge__rig_problem_bias(p, 0.05, 5.0);
   return KEDGE_OK;
 }
@@ -154,6 +178,73 @@ static kedge_status write_ints(kedge_rig *rig, kedge_value value, const int32_t 
   return value ? kedge_exec_write(rig->exec, value, numbers, T * sizeof *numbers) : KEDGE_OK;
 }
 
+/* Weights and rows of the tokens for one intervention, as feed.c gives them to a batch of two micro-batches
+ * of the same size. */
+static kedge_status write_tokens(kedge_rig *rig, uint32_t i) {
+  const kedge_rig_problem *p = rig->problem;
+  const kedge_intervention *it = &rig->interventions[i];
+  const kedge_router_table table = kedge_intervention_table(it);
+  const bool prior = kedge_router_needs_prior(it->id);
+  const bool base = table == KEDGE_TABLE_BASE_LOGITS || table == KEDGE_TABLE_BASE_IDS;
+  int32_t index[T];
+  double weights[T] = {0};
+  for (int t = 0; t < T; t++) {
+    const bool in = p->segments[t] >= 0 && (!it->completion || p->spans[t] % 2 == 1);
+    const int32_t group = it->scope == KEDGE_BALANCE_SEQUENCE ? p->spans[t] / 2 : 0;
+    index[t] = !in ? -1 : prior ? p->spans[t] : base ? t : group;
+    weights[t] = in ? 1.0 / 24 : 0;
+  }
+  if (it->id == KEDGE_ROUTER_router_l2) weights[0] = 0.5;
+  KEDGE_TRY(write_ints(rig, rig->decoder.feeds[i].index_T, index));
+  return write_reals(rig, rig->decoder.feeds[i].weights, weights);
+}
+
+static kedge_status write_feed(kedge_rig *rig, uint32_t i) {
+  const kedge_rig_problem *p = rig->problem;
+  const kedge_value table = rig->decoder.feeds[i].table;
+  double prior[L][S][E];
+  for (int l = 0; l < L; l++)
+    for (int s = 0; s < S; s++)
+      for (int e = 0; e < E; e++) prior[l][s][e] = (double)p->prior[l][s][e];
+  KEDGE_TRY(write_tokens(rig, i));
+  switch (kedge_intervention_table(&rig->interventions[i])) {
+  case KEDGE_TABLE_BIAS:
+    return write_reals(rig, table, &p->bias[0][0][0]);
+  case KEDGE_TABLE_PRIOR:
+    return write_reals(rig, table, &prior[0][0][0]);
+  case KEDGE_TABLE_BASE_LOGITS:
+    return write_reals(rig, table, &p->base_logits[0][0][0]);
+  case KEDGE_TABLE_COUNTS:
+    return write_reals(rig, table, &p->counts[0][0]);
+  case KEDGE_TABLE_PRIOR_IDS:
+    return kedge_exec_write(rig->exec, table, p->prior_ids, sizeof p->prior_ids);
+  case KEDGE_TABLE_BASE_IDS:
+    return kedge_exec_write(rig->exec, table, p->base_ids, sizeof p->base_ids);
+  case KEDGE_TABLE_BASE_WEIGHTS:
+  case KEDGE_TABLE_NONE:
+    break;
+  }
+  return KEDGE_OK;
+}
+
+/* Base weights near the routers' own; renaming the experts of the one renames those of the other. */
+static kedge_status make_base(kedge_rig *rig) {
+  const kedge_rig_problem *p = rig->problem;
+  const kedge_dtype dtype = rig->model->dtype;
+  const uint64_t count = (uint64_t)E * p->config.hidden_size, size = count * kedge_dtype_size(dtype);
+  double *weights = kedge_alloc(count, sizeof *weights);
+  kedge_status status = weights ? kedge_buffer_new(rig->device, L * size, &rig->base) : KEDGE_ERR_MEMORY;
+  for (uint32_t l = 0; l < L && status == KEDGE_OK; l++) {
+    const double *own = p->weights[kedge_params_find(&p->params, KEDGE_ROLE_ROUTER, l)];
+    for (uint64_t i = 0; i < count; i++) weights[i] = (double)(float)(0.9 * own[i] + 0.02);
+    void *bytes = encode(dtype, weights, count);
+    status = bytes ? kedge_buffer_write(rig->base, l * size, bytes, size) : KEDGE_ERR_MEMORY;
+    kedge_free(bytes);
+  }
+  kedge_free(weights);
+  return status;
+}
+
 static kedge_status write_inputs(kedge_rig *rig) {
   const kedge_rig_problem *p = rig->problem;
   const kedge_decoder *d = &rig->decoder;
@@ -163,21 +254,19 @@ static kedge_status write_inputs(kedge_rig *rig) {
   KEDGE_TRY(write_ints(rig, d->positions_T, p->positions));
   KEDGE_TRY(write_ints(rig, d->segments_T, p->segments));
   KEDGE_TRY(write_ints(rig, d->labels_T, p->labels));
-  KEDGE_TRY(write_ints(rig, d->spans_T, p->spans));
-  KEDGE_TRY(write_reals(rig, d->weights_T, p->loss_weights));
-  return write_reals(rig, d->bias_LSE, &p->bias[0][0][0]);
+  for (uint32_t i = 0; i < rig->intervention_count; i++) KEDGE_TRY(write_feed(rig, i));
+  return write_reals(rig, d->weights_T, p->loss_weights);
 }
 
-static kedge_status build(kedge_rig *rig, bool all_double, const kedge_intervention *interventions,
-                          uint32_t count) {
+static kedge_status build(kedge_rig *rig, bool all_double) {
   const kedge_decoder_spec spec = {.tokens = T,
                                    .prior_rows = S,
                                    .loss = true,
                                    .logits = true,
                                    .taps = true,
                                    .all_double = all_double,
-                                   .interventions = interventions,
-                                   .intervention_count = count};
+                                   .interventions = rig->interventions,
+                                   .intervention_count = rig->intervention_count};
   const uint32_t params = rig->model->params.count;
   KEDGE_TRY(kedge_decoder_build(rig->model, &spec, &rig->decoder));
   kedge_graph *g = rig->decoder.graph;
@@ -196,7 +285,13 @@ kedge_status kedge__rig_open(kedge_rig *rig, const kedge_rig_problem *problem, k
   *rig = (kedge_rig){.problem = problem, .device = device};
   KEDGE_TRY(parse(&config));
   KEDGE_TRY(kedge_model_describe(device, &config, all_double ? KEDGE_F64 : KEDGE_F32, &rig->model));
-  KEDGE_TRY(build(rig, all_double, interventions, count));
+  KEDGE_TRY(make_base(rig));
+  for (uint32_t i = 0; i < count; i++) {
+    rig->interventions[i] = interventions[i];
+    rig->interventions[i].base = rig->base;
+  }
+  rig->intervention_count = count;
+  KEDGE_TRY(build(rig, all_double));
   KEDGE_TRY(write_inputs(rig));
   return kedge_exec_run(rig->exec, 0, UINT32_MAX);
 }
@@ -204,6 +299,7 @@ kedge_status kedge__rig_open(kedge_rig *rig, const kedge_rig_problem *problem, k
 void kedge__rig_close(kedge_rig *rig) {
   kedge_exec_free(rig->exec);
   kedge_decoder_destroy(&rig->decoder);
+  kedge_buffer_free(rig->base);
   kedge_free(rig->gradients);
   kedge_model_free(rig->model);
   *rig = (kedge_rig){0};

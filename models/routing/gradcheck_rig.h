@@ -29,18 +29,26 @@ typedef struct kedge_rig_problem {
   double loss_weights[KEDGE_RIG_TOKENS]; /* random, of both signs: a random cotangent */
   float prior[KEDGE_RIG_LAYERS][KEDGE_RIG_ROWS][KEDGE_RIG_EXPERTS];
   double bias[KEDGE_RIG_LAYERS][KEDGE_RIG_ROWS][KEDGE_RIG_EXPERTS];
+  int32_t prior_ids[KEDGE_RIG_LAYERS][KEDGE_RIG_ROWS][KEDGE_RIG_TOPK];
+  double base_logits[KEDGE_RIG_LAYERS][KEDGE_RIG_TOKENS]
+                    [KEDGE_RIG_EXPERTS];                                /* of the frozen base, at random */
+  int32_t base_ids[KEDGE_RIG_LAYERS][KEDGE_RIG_TOKENS][KEDGE_RIG_TOPK]; /* its choices; -1 in padding */
+  double counts[KEDGE_RIG_LAYERS][KEDGE_RIG_EXPERTS];                   /* choices counted elsewhere */
 } kedge_rig_problem;
 
 /* Everything is a function of the seed. */
 kedge_status kedge__rig_problem_init(kedge_rig_problem *problem, uint64_t seed);
 void kedge__rig_problem_destroy(kedge_rig_problem *problem);
-/* (Re)computes the bias from the prior, as kedge_prior_fill does. */
+/* (Re)computes bias and ids of the prior, as kedge_prior_fill_bias and its siblings do. */
 void kedge__rig_problem_bias(kedge_rig_problem *problem, double eps, double clip);
 
 typedef struct kedge_rig {
   const kedge_rig_problem *problem;
   kedge_device *device;
   kedge_model *model;
+  kedge_intervention interventions[KEDGE_MAX_INTERVENTIONS];
+  uint32_t intervention_count;
+  kedge_buffer *base; /* router weights of the base, at random */
   kedge_decoder decoder;
   kedge_value *gradients; /* one a parameter */
   uint32_t forward_nodes;

@@ -148,10 +148,8 @@ static kedge_status check_identity(const kedge_prior *p, const kedge_prior_ident
                       "%s: prior of %u MoE layers with %u experts, the model has %u with %u", path,
                       p->moe_layers, p->experts, params->moe_layers, params->config.num_experts);
   if (strcmp(p->identity.base, id->base))
-    return kedge_fail(
-        KEDGE_ERR_MISMATCH,
-        "%s: prior of another base model, or of other model_options (hash %s, this model has %s)", path,
-        p->identity.base, id->base);
+    return kedge_fail(KEDGE_ERR_MISMATCH, "%s: prior of another base model (hash %s, this model has %s)",
+                      path, p->identity.base, id->base);
   if (strcmp(p->identity.tokenizer, id->tokenizer))
     return kedge_fail(KEDGE_ERR_MISMATCH,
                       "%s: prior made with another tokenizer (hash %s, this model has %s)", path,

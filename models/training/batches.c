@@ -169,12 +169,14 @@ static uint32_t row_at(kedge_batches *b, uint64_t place) {
 
 /* Adds one sample to the sums of the loaded update. */
 static void count_sample(const kedge_dataset *d, uint32_t sample, kedge_update *u) {
+  const uint64_t answer = u->answer;
   for (uint64_t t = d->offsets[sample]; t < d->offsets[sample + 1]; t++) {
     u->supervised += d->trained[t];
     u->answer += d->spans[t] == KEDGE_SPAN_A;
   }
   u->tokens += sample_tokens(d, sample);
   u->samples++;
+  u->answered += u->answer > answer;
 }
 
 /* Rows [*first, *last) of the window that make up a micro-batch. */

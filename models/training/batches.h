@@ -34,6 +34,7 @@ typedef struct kedge_update {
   uint64_t tokens;         /* real tokens, padding not counted */
   uint64_t supervised;     /* labelled tokens: the divisor of the task loss */
   uint64_t answer;         /* tokens of answer spans */
+  uint64_t answered;       /* samples that have such tokens */
   uint32_t longest_stream; /* largest `size` of its micro-batches */
   double epoch;            /* passes over the data done when this update ends */
 } kedge_update;

@@ -2,6 +2,7 @@
  * What follows from several keys: effective values, and contradictions that must not pass in silence
  * (config_internal.h). Checking a checked configuration changes nothing, so that its print loads to the same.
  */
+#include "models/routing/router.h"
 #include "models/training/config_internal.h"
 
 #include <math.h>
@@ -126,40 +127,47 @@ static kedge_status check_batch(kedge_config_loader *loader) {
  * ---------------------------------------------------------------------------------------------------------
  */
 
-/* One row an intervention: default coefficient (0: has none), whether it chooses the experts, whether it is
- * an added loss, and the router keys that it reads besides `layers`. */
-static const struct {
-  double coef;
-  bool selects, adds;
-  const char *uses;
-} traits[] = {
-    [KEDGE_CONFIG_ROUTER_NONE] = {0, false, false, ""},
-    [KEDGE_CONFIG_ROUTER_LBL] = {1e-3, false, true, "coef,mask"},
-    [KEDGE_CONFIG_ROUTER_Z_LOSS] = {1e-3, false, true, "coef,mask"},
-    [KEDGE_CONFIG_ROUTER_FREEZE] = {0, false, false, ""},
-    [KEDGE_CONFIG_ROUTER_RPB] = {0, true, false, "beta,prior,eps,clip,gate_source,shuffle,shuffle_seed,span"},
-    [KEDGE_CONFIG_ROUTER_RPB_HARD] = {0, true, false, "prior,eps,clip,shuffle,shuffle_seed,span"},
-    [KEDGE_CONFIG_ROUTER_REPLAY] = {0, true, false, "prior"},
-    [KEDGE_CONFIG_ROUTER_ROUTER_L2] = {1e4, false, true, "coef"},
-    [KEDGE_CONFIG_ROUTER_KL] = {0.1, false, true, "coef,prior,shuffle,shuffle_seed,span,mask"},
-    [KEDGE_CONFIG_ROUTER_KL_TOKEN] = {0.1, false, true, "coef,mask"},
-    [KEDGE_CONFIG_ROUTER_LOGIT_L2] = {1e-3, false, true, "coef,prior,shuffle,shuffle_seed,span,mask"},
-    [KEDGE_CONFIG_ROUTER_LOSS_FREE] = {1e-3, false, false, "coef"},
-};
+/* The values of `intervention` are the rows of routers.def. */
+#define KEDGE_SAME(config, row)                                                                              \
+  _Static_assert((int)KEDGE_CONFIG_ROUTER_##config == (int)KEDGE_ROUTER_##row, #row)
+KEDGE_SAME(NONE, none);
+KEDGE_SAME(LBL, lbl);
+KEDGE_SAME(Z_LOSS, z_loss);
+KEDGE_SAME(FREEZE, freeze);
+KEDGE_SAME(RPB, rpb);
+KEDGE_SAME(RPB_HARD, rpb_hard);
+KEDGE_SAME(REPLAY, replay);
+KEDGE_SAME(ROUTER_L2, router_l2);
+KEDGE_SAME(KL, kl);
+KEDGE_SAME(KL_TOKEN, kl_token);
+KEDGE_SAME(LOGIT_L2, logit_l2);
+KEDGE_SAME(LOSS_FREE, loss_free);
+
+/* 0: the intervention has no coefficient. */
+static double coef_of(int intervention) {
+  return kedge_router_coefficient((kedge_router_id)intervention);
+}
+
+static bool is_kind(int intervention, kedge_router_kind kind) {
+  return kedge_router_get_kind((kedge_router_id)intervention) == kind;
+}
 
 bool kedge__router_uses(int intervention, const char *key) {
   return !strcmp(key, "intervention") || !strcmp(key, "layers") ||
-         kedge__config_in_list(traits[intervention].uses, key);
+         kedge__config_in_list(kedge_router_keys((kedge_router_id)intervention), key);
 }
 
 /* Keys outside `router` and the intervention they are for. */
 static const struct {
   const char *key;
   int intervention;
-} served[] = {
-    {"freeze_moe_router", KEDGE_CONFIG_ROUTER_FREEZE},  {"router_aux_loss_coef", KEDGE_CONFIG_ROUTER_LBL},
-    {"router_z_loss_coef", KEDGE_CONFIG_ROUTER_Z_LOSS}, {"router_lb_scope", KEDGE_CONFIG_ROUTER_LBL},
-    {"lb_convention", KEDGE_CONFIG_ROUTER_LBL},         {"lb_layers", KEDGE_CONFIG_ROUTER_LBL}};
+} served[] = {{"freeze_moe_router", KEDGE_CONFIG_ROUTER_FREEZE},
+              {"router_aux_loss_coef", KEDGE_CONFIG_ROUTER_LBL},
+              {"router_z_loss_coef", KEDGE_CONFIG_ROUTER_Z_LOSS},
+              {"router_lb_scope", KEDGE_CONFIG_ROUTER_LBL},
+              {"lb_convention", KEDGE_CONFIG_ROUTER_LBL},
+              {"lb_layers", KEDGE_CONFIG_ROUTER_LBL},
+              {"lb_counts", KEDGE_CONFIG_ROUTER_LBL}};
 
 const char *kedge__config_serves(const char *key) {
   for (size_t i = 0; i < sizeof served / sizeof *served; i++)
@@ -201,8 +209,8 @@ static kedge_status resolve_router(kedge_config_loader *loader, size_t index) {
         !kedge__router_uses(router->intervention, key))
       KEDGE_TRY(kedge__config_note(loader->config, "router: %s does not use %s", name, key));
   }
-  if (isnan(router->coef) || !traits[router->intervention].coef)
-    router->coef = traits[router->intervention].coef;
+  if (isnan(router->coef) || !(coef_of(router->intervention) > 0))
+    router->coef = coef_of(router->intervention);
   return KEDGE_OK;
 }
 
@@ -268,16 +276,17 @@ static kedge_status check_pairs(kedge_config_loader *loader) {
     char text[200];
     for (size_t j = 0; j < i; j++) {
       int other = routers->items[j].intervention;
-      if (one != other && !(traits[one].selects && traits[other].selects)) continue;
+      if (one != other && !(is_kind(one, KEDGE_ROUTER_SELECTION) && is_kind(other, KEDGE_ROUTER_SELECTION)))
+        continue;
       snprintf(text, sizeof text, "%s and %s together: %s",
                kedge_config_value_name("router.intervention", other), name,
                one == other ? "the same twice" : "only one can choose the experts");
       return kedge__config_conflict(loader, "router", text);
     }
-    if (freeze && (traits[one].adds || one == KEDGE_CONFIG_ROUTER_LOSS_FREE)) {
+    if (freeze && (is_kind(one, KEDGE_ROUTER_LOSS) || one == KEDGE_CONFIG_ROUTER_LOSS_FREE)) {
       snprintf(text, sizeof text, "freeze and %s together: %s", name,
-               traits[one].adds ? "the gradient of the added loss would go nowhere"
-                                : "a frozen router's bias does not move");
+               is_kind(one, KEDGE_ROUTER_LOSS) ? "the gradient of the added loss would go nowhere"
+                                               : "a frozen router's bias does not move");
       return kedge__config_conflict(loader, "router", text);
     }
   }
@@ -312,7 +321,7 @@ static kedge_status check_router(kedge_config_loader *loader) {
   KEDGE_TRY(join_freeze(loader));
   for (size_t i = config->router.count; i-- > 0;) {
     const kedge_config_router *router = &config->router.items[i];
-    if (!traits[router->intervention].coef || router->coef > 0) continue;
+    if (!(coef_of(router->intervention) > 0) || router->coef > 0) continue;
     KEDGE_TRY(kedge__config_note(config, "router: %s has coef 0 and is left out",
                                  kedge_config_value_name("router.intervention", router->intervention)));
     kedge__config_router_remove(loader, i);

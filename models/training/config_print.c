@@ -216,10 +216,6 @@ static void put_names(FILE *out, const char *list) {
   for (; *list; list++) fprintf(out, *list == ',' ? ", " : "%c", *list);
 }
 
-static bool is_built(const char *intervention) {
-  return kedge_router_find(intervention) != KEDGE_ROUTER_COUNT;
-}
-
 static void put_key_help(FILE *out, const kedge_config_key *key, int indent) {
   char head[96];
   bool shows_default = key->def && *key->def;
@@ -233,8 +229,7 @@ static void put_key_help(FILE *out, const kedge_config_key *key, int indent) {
   }
   if (key->range) fprintf(out, "%*sin %s\n", under, "", key->range);
   const char *serves = indent == 2 ? kedge__config_serves(key->name) : NULL;
-  if (serves && !is_built(serves))
-    fprintf(out, "%*sserves %s, which this version reads and refuses\n", under, "", serves);
+  if (serves) fprintf(out, "%*sfor %s\n", under, "", serves);
   if (*key->aliases) {
     fprintf(out, "%*salso: ", under, "");
     put_names(out, key->aliases);
@@ -242,21 +237,12 @@ static void put_key_help(FILE *out, const kedge_config_key *key, int indent) {
   }
 }
 
-/* What this version does with the interventions that can be named, and the keys of one of them. */
+/* What each intervention does, and the keys of one of them. */
 static void put_router_help(FILE *out) {
-  const kedge_config_key *named = &kedge__router_keys[0];
-  fprintf(out, "%*sinterventions in this version: ", 40, "");
   for (int i = 0; i < (int)KEDGE_ROUTER_COUNT; i++)
-    fprintf(out, "%s%s", i ? ", " : "", kedge_router_name((kedge_router_id)i));
-  fputs("; the others are read and refused\n", out);
-  for (size_t i = 0; i < kedge__router_key_count; i++) {
-    const kedge_config_key *key = &kedge__router_keys[i];
-    bool used = false;
-    for (size_t j = 0; j < named->choice_count; j++)
-      used = used || (is_built(named->choices[j].value) && kedge__router_uses((int)j, key->name));
-    put_key_help(out, key, 4);
-    if (!used) fprintf(out, "%*sfor interventions that this version reads and refuses\n", 41, "");
-  }
+    fprintf(out, "%*s%s: %s\n", 40, "", kedge_router_name((kedge_router_id)i),
+            kedge_router_doc((kedge_router_id)i));
+  for (size_t i = 0; i < kedge__router_key_count; i++) put_key_help(out, &kedge__router_keys[i], 4);
 }
 
 /* The names of all rows of a kind, in lines of at most 100 columns. */

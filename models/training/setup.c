@@ -75,72 +75,6 @@ static kedge_status open_data(kedge_setup *s, kedge_note note, void *context) {
   return KEDGE_OK;
 }
 
-/* One entry of the config's router list. */
-static kedge_status translate(kedge_setup *s, const kedge_config_router *r, kedge_intervention *it) {
-  const char *name = kedge_config_value_name("router.intervention", r->intervention);
-  it->id = kedge_router_find(name);
-  if (it->id == KEDGE_ROUTER_COUNT) {
-    char known[256] = "";
-    for (uint32_t i = 0; i < KEDGE_ROUTER_COUNT; i++) {
-      size_t used = strlen(known);
-      snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "",
-               kedge_router_name((kedge_router_id)i));
-    }
-    return kedge_fail(KEDGE_ERR_UNSUPPORTED,
-                      "key \"router\": intervention %s is not in this version of Kedge; it has %s", name,
-                      known);
-  }
-  if (r->shuffle != KEDGE_CONFIG_SHUFFLE_NONE)
-    return kedge_fail(KEDGE_ERR_UNSUPPORTED,
-                      "key \"router.shuffle\": shuffled priors are not in this version of Kedge");
-  if (kedge_router_needs_prior(it->id) && !r->prior)
-    return kedge_fail(KEDGE_ERR_ARGUMENT, "key \"router.prior\": %s needs the file that `kedge prior` wrote",
-                      name);
-  it->beta = r->beta;
-  it->eps = r->eps;
-  it->clip = r->clip;
-  it->gate_raw = r->gate_source == KEDGE_CONFIG_GATE_RAW;
-  it->whole_sample = r->span == KEDGE_CONFIG_SPAN_SAMPLE;
-  it->layers = r->layers.count ? r->layers.items : NULL;
-  it->layer_count = (uint32_t)r->layers.count;
-  for (uint32_t i = 0; i < it->layer_count; i++)
-    if (it->layers[i] >= s->model->config.num_hidden_layers ||
-        !kedge_params_is_moe(&s->model->params, it->layers[i]))
-      return kedge_fail(KEDGE_ERR_ARGUMENT,
-                        "key \"router.layers\": layer %u is not an MoE layer of this model", it->layers[i]);
-  return KEDGE_OK;
-}
-
-static kedge_status open_interventions(kedge_setup *s) {
-  const kedge_config_routers *routers = &s->config->router;
-  const char *prior = NULL;
-  uint32_t selections = 0;
-  s->interventions = kedge_alloc(routers->count, sizeof *s->interventions);
-  if (!s->interventions) return KEDGE_ERR_MEMORY;
-  for (size_t i = 0; i < routers->count; i++) {
-    kedge_intervention *it = &s->interventions[s->intervention_count++];
-    KEDGE_TRY(translate(s, &routers->items[i], it));
-    if (kedge_router_needs_prior(it->id)) prior = routers->items[i].prior;
-    selections += it->id != KEDGE_ROUTER_none;
-  }
-  if (selections > 1)
-    return kedge_fail(KEDGE_ERR_ARGUMENT,
-                      "key \"router\": at most one intervention may change the selection");
-  if (!prior) return KEDGE_OK;
-  memcpy(s->identity.tokenizer, kedge_tokenizer_hash(s->tokenizer), 33);
-  memcpy(s->identity.data, s->data->hash, 33);
-  s->identity.max_length = (uint32_t)s->config->max_length;
-  KEDGE_TRY(kedge_prior_open(prior, &s->prior));
-  KEDGE_TRY(kedge_model_hash(s->model, s->identity.base));
-  return kedge_prior_check(s->prior, &s->identity, &s->model->params, s->data);
-}
-
-static kedge_status open_model(kedge_setup *s, kedge_dtype dtype) {
-  const kedge_config *c = s->config;
-  const kedge_model_how how = {.dtype = dtype, .options = c->model_options};
-  return kedge_model_open(s->device, c->model_name_or_path, &how, &s->model);
-}
-
 kedge_status kedge_setup_init(kedge_setup *s, const kedge_config *config, kedge_note note, void *context) {
   *s = (kedge_setup){.config = config};
   kedge_dtype dtype;
@@ -154,7 +88,7 @@ kedge_status kedge_setup_init(kedge_setup *s, const kedge_config *config, kedge_
     goto fail;
   }
   KEDGE_GOTO(open_data(s, note, context), status, fail);
-  KEDGE_GOTO(open_model(s, dtype), status, fail);
+  KEDGE_GOTO(kedge_model_load(s->device, config->model_name_or_path, dtype, &s->model), status, fail);
   for (uint32_t i = 0; note && i < s->model->config.notes.count; i++)
     note(context, s->model->config.notes.items[i]);
   for (uint32_t i = 0; note && i < s->model->notes.count; i++) note(context, s->model->notes.items[i]);
@@ -174,7 +108,7 @@ kedge_status kedge_setup_init(kedge_setup *s, const kedge_config *config, kedge_
   }
   KEDGE_GOTO(kedge_dataset_check_ids(s->data, s->model->config.vocab_size), status, fail);
   if (s->eval) KEDGE_GOTO(kedge_dataset_check_ids(s->eval, s->model->config.vocab_size), status, fail);
-  KEDGE_GOTO(open_interventions(s), status, fail);
+  KEDGE_GOTO(kedge_interventions_open(&s->router, s), status, fail);
   return KEDGE_OK;
 fail:
   kedge_setup_destroy(s);
@@ -182,8 +116,7 @@ fail:
 }
 
 void kedge_setup_destroy(kedge_setup *s) {
-  kedge_prior_free(s->prior);
-  kedge_free(s->interventions);
+  kedge_interventions_close(&s->router);
   kedge_model_free(s->model);
   kedge_dataset_free(s->train);
   kedge_dataset_free(s->eval);

@@ -6,8 +6,11 @@
 #ifndef KEDGE_MODELS_TRAINING_SETUP_H
 #define KEDGE_MODELS_TRAINING_SETUP_H
 
-#include "models/routing/prior.h"
 #include "models/training/config.h"
+#include "models/training/interventions.h"
+
+/* Where notes go ("warmup_ratio is not used..."); may be NULL. */
+typedef void (*kedge_note)(void *context, const char *line);
 
 typedef struct kedge_setup {
   const kedge_config *config;
@@ -16,14 +19,8 @@ typedef struct kedge_setup {
   kedge_dataset *data;         /* all samples of `dataset` */
   kedge_dataset *train, *eval; /* parts of it, or NULL: train is data; eval also from eval_dataset */
   kedge_model *model;
-  kedge_intervention *interventions; /* in effect; an entry of beta 0 is kept but changes nothing */
-  uint32_t intervention_count;
-  kedge_prior *prior;            /* NULL: none is read */
-  kedge_prior_identity identity; /* of model and data; base is empty unless a prior is used */
+  kedge_interventions router;
 } kedge_setup;
-
-/* Where notes go ("warmup_ratio is not used..."); may be NULL. */
-typedef void (*kedge_note)(void *context, const char *line);
 
 /* Opens everything that `kedge train` needs, in an order that finds cheap mistakes first. Errors name key and
  * file. On failure nothing is left open. */

@@ -6,6 +6,46 @@
 #include <stdlib.h>
 #include <string.h>
 
+static bool needs_base(const kedge_stepper *s);
+
+/* The interventions of a forward that counts choices: those that change them, and the loss that counts. */
+static void counting_interventions(kedge_stepper *s) {
+  const kedge_interventions *router = &s->setup->router;
+  for (uint32_t i = 0; i < router->count; i++) {
+    s->counted[i] = router->items[i];
+    if (kedge_router_get_kind(router->items[i].id) == KEDGE_ROUTER_LOSS &&
+        router->items[i].id != KEDGE_ROUTER_lbl)
+      s->counted[i].coef = 0; /* builds nothing */
+  }
+}
+
+static void init_passes(kedge_stepper *s) {
+  const kedge_config *c = s->setup->config;
+  const kedge_interventions *router = &s->setup->router;
+  const kedge_decoder_spec train = {.loss = true,
+                                    .recompute = c->gradient_checkpointing,
+                                    .loads = true,
+                                    .counts = true,
+                                    .interventions = router->items,
+                                    .intervention_count = router->count};
+  const kedge_decoder_spec counting = {
+      .counts = true, .interventions = s->counted, .intervention_count = router->count};
+  const kedge_decoder_spec eval = {.loss = true};
+  kedge_passes_init(&s->train, s->setup->model, &train, s->workspace, kedge_optimizer_extend, &s->optimizer);
+  kedge_passes_init(&s->counting, s->setup->model, &counting, s->workspace, NULL, NULL);
+  kedge_passes_init(&s->eval, s->setup->model, &eval, s->workspace, NULL, NULL);
+  s->train.profile = s->counting.profile = c->profile;
+}
+
+static kedge_status allocate(kedge_stepper *s) {
+  const uint64_t E = s->setup->model->config.num_experts;
+  s->loads = kedge_alloc(s->setup->model->params.moe_layers * E, sizeof *s->loads);
+  s->offsets = kedge_alloc(E + 1, sizeof *s->offsets);
+  s->counts = kedge_alloc(E, sizeof *s->counts);
+  s->moves = kedge_alloc(E, sizeof *s->moves);
+  return s->loads && s->offsets && s->counts && s->moves ? KEDGE_OK : KEDGE_ERR_MEMORY;
+}
+
 kedge_status kedge_stepper_init(kedge_stepper *s, const kedge_setup *setup) {
   const kedge_config *c = setup->config;
   *s = (kedge_stepper){.setup = setup};
@@ -13,70 +53,36 @@ kedge_status kedge_stepper_init(kedge_stepper *s, const kedge_setup *setup) {
                                            .beta2 = c->adam_beta2,
                                            .eps = c->adam_epsilon,
                                            .decay = c->weight_decay,
-                                           .max_norm = c->max_grad_norm};
-  const kedge_decoder_spec train = {.loss = true,
-                                    .recompute = c->gradient_checkpointing,
-                                    .interventions = setup->interventions,
-                                    .intervention_count = setup->intervention_count};
-  const kedge_decoder_spec eval = {.loss = true};
+                                           .max_norm = c->max_grad_norm,
+                                           .trained = setup->router.trained};
   kedge_status status = kedge_workspace_new(setup->model->device, &s->workspace);
   if (status == KEDGE_OK) status = kedge_optimizer_init(&s->optimizer, setup->model, &options, s->workspace);
-  kedge_passes_init(&s->train, setup->model, &train, s->workspace, kedge_optimizer_extend, &s->optimizer);
-  s->train.profile = c->profile;
+  if (status == KEDGE_OK) status = allocate(s);
   if (status == KEDGE_OK && c->profile) kedge_exec_profile(s->optimizer.exec, true);
-  kedge_passes_init(&s->eval, setup->model, &eval, s->workspace, NULL, NULL);
+  kedge_feeds_init(&s->feeds, &setup->model->params, setup->router.items, setup->router.sources,
+                   setup->router.count);
+  counting_interventions(s);
+  init_passes(s);
+  if (status == KEDGE_OK && needs_base(s))
+    status = kedge_base_router_open(setup->device, c->model_name_or_path, setup->model->dtype, s->workspace,
+                                    &s->base);
   if (status != KEDGE_OK) kedge_stepper_destroy(s);
   return status;
 }
 
 void kedge_stepper_destroy(kedge_stepper *s) {
   kedge_passes_destroy(&s->train);
+  kedge_passes_destroy(&s->counting);
   kedge_passes_destroy(&s->eval);
+  kedge_base_router_free(s->base);
   kedge_optimizer_destroy(&s->optimizer);
   kedge_workspace_free(s->workspace);
-  kedge_free(s->bias_LSE);
-  kedge_free(s->sample_ids);
+  kedge_feeds_destroy(&s->feeds);
+  kedge_free(s->loads);
+  kedge_free(s->offsets);
+  kedge_free(s->counts);
+  kedge_free(s->moves);
   *s = (kedge_stepper){0};
-}
-
-/* Rows of the prior table for `samples` samples: the next power of two, so that few graphs serve all. */
-static uint32_t prior_rows(uint32_t samples) {
-  uint32_t rows = 2;
-  while (rows < 2 * samples) rows *= 2;
-  return rows;
-}
-
-/* The intervention whose bias the graph reads; NULL if none does. */
-static const kedge_intervention *prior_user(const kedge_setup *setup) {
-  for (uint32_t i = 0; i < setup->intervention_count; i++)
-    if (kedge_router_needs_prior(setup->interventions[i].id) && setup->interventions[i].beta != 0)
-      return &setup->interventions[i];
-  return NULL;
-}
-
-/* Fills bias_LSE for a micro-batch; *rows is 0 where no intervention reads it. */
-static kedge_status fill_bias(kedge_stepper *s, const kedge_dataset *data, const kedge_micro_batch *mb,
-                              uint32_t *rows) {
-  const kedge_intervention *user = prior_user(s->setup);
-  *rows = 0;
-  if (!user) return KEDGE_OK;
-  *rows = prior_rows(mb->samples);
-  const kedge_params *params = &s->setup->model->params;
-  uint64_t need = (uint64_t)params->moe_layers * *rows * params->config.num_experts;
-  if (need > s->bias_capacity) {
-    float *grown = kedge_realloc(s->bias_LSE, need, sizeof *grown);
-    if (!grown) return KEDGE_ERR_MEMORY;
-    s->bias_LSE = grown;
-    s->bias_capacity = need;
-  }
-  if (mb->samples > s->sample_capacity) {
-    uint64_t *grown = kedge_realloc(s->sample_ids, mb->samples, sizeof *grown);
-    if (!grown) return KEDGE_ERR_MEMORY;
-    s->sample_ids = grown;
-    s->sample_capacity = mb->samples;
-  }
-  for (uint32_t i = 0; i < mb->samples; i++) s->sample_ids[i] = data->sample_ids[mb->samples_S[i]];
-  return kedge_prior_fill(s->setup->prior, user, s->sample_ids, mb->samples, *rows, s->bias_LSE);
 }
 
 static kedge_status check_routers(kedge_pass *pass, const kedge_params *params) {
@@ -91,48 +97,203 @@ static kedge_status check_routers(kedge_pass *pass, const kedge_params *params) 
   return KEDGE_OK;
 }
 
-/* Runs one micro-batch; *loss and *aux get its share of the update's loss. */
-static kedge_status run_micro(kedge_stepper *s, kedge_passes *passes, const kedge_dataset *data,
-                              const kedge_micro_batch *mb, double *loss, double *aux) {
-  kedge_pass *pass;
-  uint32_t rows = 0;
-  float value = 0;
-  if (passes == &s->train) KEDGE_TRY(fill_bias(s, data, mb, &rows));
-  KEDGE_TRY(kedge_passes_get(passes, mb->size, rows, &pass));
-  const kedge_tokens tokens = {.ids = mb->ids_T,
-                               .positions = mb->positions_T,
-                               .segments = mb->segments_T,
-                               .labels = mb->labels_T,
-                               .weights = mb->weights_T,
-                               .spans = mb->spans_T,
-                               .bias = s->bias_LSE};
-  KEDGE_TRY(kedge_pass_run(pass, &tokens));
-  KEDGE_TRY(check_routers(pass, &s->setup->model->params));
-  KEDGE_TRY(kedge_exec_read(pass->exec, pass->decoder.loss_1, &value, sizeof value));
-  if (!isfinite(value)) return kedge_fail(KEDGE_ERR_NUMERIC, "the loss is not finite");
-  *loss += (double)value;
-  if (!pass->decoder.aux_1) return KEDGE_OK;
-  KEDGE_TRY(kedge_exec_read(pass->exec, pass->decoder.aux_1, &value, sizeof value));
-  *aux += (double)value;
+/* ---- What the frozen base and the counting forward give
+ * ------------------------------------------------------------ */
+
+/* True if an intervention reads the base's values of the tokens at hand. */
+static bool needs_base(const kedge_stepper *s) {
+  bool any = false;
+  for (uint32_t i = 0; i < s->feeds.count; i++) any |= kedge_feeds_needs_base(&s->feeds, i);
+  return any;
+}
+
+static kedge_status fill_base(kedge_stepper *s, const kedge_micro_batch *mb) {
+  float *logits = NULL;
+  int32_t *ids = NULL;
+  for (uint32_t i = 0; i < s->feeds.count; i++) {
+    if (!kedge_feeds_needs_base(&s->feeds, i)) continue;
+    if (kedge_intervention_table(&s->feeds.interventions[i]) == KEDGE_TABLE_BASE_LOGITS)
+      logits = kedge_feeds_table(&s->feeds, i);
+    else
+      ids = kedge_feeds_table(&s->feeds, i);
+  }
+  return logits || ids ? kedge_base_router_run(s->base, mb, logits, ids) : KEDGE_OK;
+}
+
+/* The load-balancing loss whose frequencies reach beyond a micro-batch; count if there is none. */
+static uint32_t global_balance(const kedge_stepper *s) {
+  uint32_t i = 0;
+  while (i < s->feeds.count && kedge_intervention_table(&s->feeds.interventions[i]) != KEDGE_TABLE_COUNTS)
+    i++;
+  return i;
+}
+
+/* Adds what a pass counted to the table of a loss. */
+static kedge_status add_counts(kedge_stepper *s, const kedge_pass *pass, uint32_t balance) {
+  const kedge_params *p = &s->setup->model->params;
+  const uint32_t E = p->config.num_experts;
+  float *counts = kedge_feeds_table(&s->feeds, balance);
+  for (uint32_t l = 0; l < p->moe_layers; l++) {
+    if (!pass->decoder.counts_GE[l]) continue; /* a layer that the loss leaves out */
+    KEDGE_TRY(kedge_exec_read(pass->exec, pass->decoder.counts_GE[l], s->counts, E * sizeof *s->counts));
+    for (uint32_t e = 0; e < E; e++) counts[l * E + e] += s->counts[e];
+  }
   return KEDGE_OK;
+}
+
+/* Adds the tokens that each expert got. */
+static kedge_status add_loads(kedge_stepper *s, const kedge_pass *pass) {
+  const kedge_params *p = &s->setup->model->params;
+  const uint32_t E = p->config.num_experts;
+  for (uint32_t l = 0; l < p->moe_layers; l++) {
+    KEDGE_TRY(
+        kedge_exec_read(pass->exec, pass->decoder.offsets_E1[l], s->offsets, (E + 1) * sizeof *s->offsets));
+    for (uint32_t e = 0; e < E; e++) s->loads[l * E + e] += (uint64_t)(s->offsets[e + 1] - s->offsets[e]);
+  }
+  return KEDGE_OK;
+}
+
+/* ---- One micro-batch, one update
+ * ------------------------------------------------------------------------------------ */
+
+static kedge_tokens tokens_of(const kedge_micro_batch *mb, const kedge_feed_data *feeds) {
+  return (kedge_tokens){.ids = mb->ids_T,
+                        .positions = mb->positions_T,
+                        .segments = mb->segments_T,
+                        .labels = mb->labels_T,
+                        .weights = mb->weights_T,
+                        .feeds = feeds};
+}
+
+static kedge_status read_loss(const kedge_pass *pass, kedge_value value, double *sum) {
+  float loss = 0;
+  if (!value) return KEDGE_OK;
+  KEDGE_TRY(kedge_exec_read(pass->exec, value, &loss, sizeof loss));
+  if (!isfinite(loss))
+    return kedge_fail(KEDGE_ERR_NUMERIC, "the %s is not finite",
+                      kedge_value_name(pass->decoder.graph, value));
+  *sum += (double)loss;
+  return KEDGE_OK;
+}
+
+/* Runs a pass on a micro-batch whose feeds are filled. */
+static kedge_status run_pass(kedge_stepper *s, kedge_passes *passes, const kedge_micro_batch *mb, bool fed,
+                             kedge_pass **pass) {
+  const kedge_tokens tokens = tokens_of(mb, fed ? s->feeds.data : NULL);
+  KEDGE_TRY(kedge_passes_get(passes, mb->size, fed ? kedge_feeds_rows(&s->feeds, mb->samples) : 0, pass));
+  KEDGE_TRY(kedge_pass_run(*pass, &tokens));
+  return check_routers(*pass, &s->setup->model->params);
+}
+
+static kedge_status fill_feeds(kedge_stepper *s, kedge_batches *batches, const kedge_update *update,
+                               uint32_t index, kedge_micro_batch *mb) {
+  KEDGE_TRY(kedge_batches_micro(batches, index, mb));
+  KEDGE_TRY(kedge_feeds_fill(&s->feeds, kedge_setup_train(s->setup), update, mb));
+  return fill_base(s, mb);
+}
+
+/* Frequencies of the whole update before its first backward: a forward of every micro-batch, with the
+ * interventions that change the choice. */
+static kedge_status count_update(kedge_stepper *s, kedge_batches *batches, const kedge_update *update,
+                                 uint32_t balance) {
+  for (uint32_t i = 0; i < update->micro_batches; i++) {
+    kedge_micro_batch mb;
+    kedge_pass *pass;
+    KEDGE_TRY(fill_feeds(s, batches, update, i, &mb));
+    if (!i) memset(kedge_feeds_table(&s->feeds, balance), 0, s->feeds.table_bytes[balance]);
+    KEDGE_TRY(run_pass(s, &s->counting, &mb, true, &pass));
+    KEDGE_TRY(add_counts(s, pass, balance));
+  }
+  return KEDGE_OK;
+}
+
+static kedge_status train_micro(kedge_stepper *s, const kedge_micro_batch *mb, kedge_step_result *result) {
+  kedge_pass *pass;
+  KEDGE_TRY(run_pass(s, &s->train, mb, true, &pass));
+  KEDGE_TRY(read_loss(pass, pass->decoder.loss_1, &result->loss));
+  KEDGE_TRY(read_loss(pass, pass->decoder.aux_1, &result->aux));
+  for (uint32_t i = 0; i < s->feeds.count; i++)
+    KEDGE_TRY(read_loss(pass, pass->decoder.terms_1[i], &result->terms[i]));
+  const uint32_t balance = global_balance(s);
+  if (balance < s->feeds.count && s->feeds.interventions[balance].scope == KEDGE_BALANCE_GLOBAL_RUNNING)
+    KEDGE_TRY(add_counts(s, pass, balance));
+  return add_loads(s, pass);
+}
+
+/* Loss-free balancing (arXiv 2408.15664): a_e += u sign(mean n - n_e), n the tokens of the whole update. With
+ * mean removal the change's mean is taken off. */
+static kedge_status move_bias(kedge_stepper *s, const kedge_intervention *it, uint32_t layer) {
+  const kedge_params *p = &s->setup->model->params;
+  const uint32_t E = p->config.num_experts, index = kedge_params_moe_index(p, layer);
+  const uint64_t *n = s->loads + (uint64_t)index * E;
+  kedge_buffer *bias = s->setup->model->weights[kedge_params_find(p, KEDGE_ROLE_ROUTER_CORRECTION, layer)];
+  double total = 0, mean = 0;
+  for (uint32_t e = 0; e < E; e++) total += (double)n[e];
+  for (uint32_t e = 0; e < E; e++) {
+    const double short_of = total / E - (double)n[e];
+    s->moves[e] = it->coef * (double)((short_of > 0) - (short_of < 0));
+    mean += s->moves[e] / E;
+  }
+  KEDGE_TRY(kedge_buffer_read(bias, 0, s->counts, E * sizeof *s->counts));
+  for (uint32_t e = 0; e < E; e++)
+    s->counts[e] = (float)((double)s->counts[e] + s->moves[e] - (it->mean_removal ? mean : 0));
+  return kedge_buffer_write(bias, 0, s->counts, E * sizeof *s->counts);
+}
+
+static kedge_status move_biases(kedge_stepper *s) {
+  const kedge_intervention *it = kedge_interventions_find(&s->setup->router, KEDGE_ROUTER_loss_free);
+  const kedge_params *p = &s->setup->model->params;
+  for (uint32_t l = 0; it && l < p->moe_layers; l++)
+    if (kedge_intervention_covers(it, kedge_params_moe_layer(p, l)))
+      KEDGE_TRY(move_bias(s, it, kedge_params_moe_layer(p, l)));
+  return KEDGE_OK;
+}
+
+/* Highest load over the mean, averaged over layers, and experts without a token. */
+static void measure_loads(const kedge_stepper *s, kedge_step_result *result) {
+  const kedge_params *p = &s->setup->model->params;
+  const uint32_t E = p->config.num_experts;
+  for (uint32_t l = 0; l < p->moe_layers; l++) {
+    uint64_t most = 0, total = 0;
+    for (uint32_t e = 0; e < E; e++) {
+      const uint64_t n = s->loads[(uint64_t)l * E + e];
+      most = n > most ? n : most;
+      total += n;
+      result->dead_experts += n == 0;
+    }
+    if (total) result->load_max += (double)most * E / (double)total / p->moe_layers;
+  }
 }
 
 kedge_status kedge_stepper_update(kedge_stepper *s, kedge_batches *batches, const kedge_update *update,
                                   double learning_rate, kedge_step_result *result) {
+  const kedge_params *p = &s->setup->model->params;
+  const uint32_t balance = global_balance(s);
+  const bool counted =
+      balance < s->feeds.count && s->feeds.interventions[balance].scope == KEDGE_BALANCE_GLOBAL;
   *result = (kedge_step_result){0};
+  s->feeds.clipped = (kedge_prior_clipped){0};
+  memset(s->loads, 0, (uint64_t)p->moe_layers * p->config.num_experts * sizeof *s->loads);
   KEDGE_TRY(kedge_optimizer_begin(&s->optimizer));
+  if (counted) KEDGE_TRY(count_update(s, batches, update, balance));
   for (uint32_t i = 0; i < update->micro_batches; i++) {
     kedge_micro_batch mb;
-    KEDGE_TRY(kedge_batches_micro(batches, i, &mb));
-    KEDGE_TRY(run_micro(s, &s->train, kedge_setup_train(s->setup), &mb, &result->loss, &result->aux));
+    KEDGE_TRY(fill_feeds(s, batches, update, i, &mb));
+    if (!i && balance < s->feeds.count && !counted)
+      memset(kedge_feeds_table(&s->feeds, balance), 0, s->feeds.table_bytes[balance]);
+    KEDGE_TRY(train_micro(s, &mb, result));
   }
-  return kedge_optimizer_step(&s->optimizer, learning_rate, &result->norms);
+  measure_loads(s, result);
+  result->clipped = s->feeds.clipped;
+  KEDGE_TRY(kedge_optimizer_step(&s->optimizer, learning_rate, &result->norms));
+  return move_biases(s);
 }
 
 kedge_status kedge_stepper_evaluate(kedge_stepper *s, double *loss) {
   const kedge_dataset *data = s->setup->eval;
   kedge_batches *batches;
-  double sum = 0, unused = 0;
+  kedge_pass *pass;
+  double sum = 0;
   uint64_t tokens = 0;
   KEDGE_TRY(kedge_batches_new_eval(data, (uint32_t)s->setup->config->per_device_eval_batch_size, &batches));
   kedge_status status = KEDGE_OK;
@@ -143,7 +304,8 @@ kedge_status kedge_stepper_evaluate(kedge_stepper *s, double *loss) {
     KEDGE_GOTO(kedge_batches_next(batches, &update), status, done);
     if (!update.micro_batches) break;
     KEDGE_GOTO(kedge_batches_micro(batches, 0, &mb), status, done);
-    KEDGE_GOTO(run_micro(s, &s->eval, data, &mb, &part, &unused), status, done);
+    KEDGE_GOTO(run_pass(s, &s->eval, &mb, false, &pass), status, done);
+    KEDGE_GOTO(read_loss(pass, pass->decoder.loss_1, &part), status, done);
     sum += part * (double)mb.supervised; /* a batch's loss is the mean over its own tokens */
     tokens += mb.supervised;
   }

@@ -4,8 +4,7 @@
 #ifndef KEDGE_MODELS_TRAINING_STEP_H
 #define KEDGE_MODELS_TRAINING_STEP_H
 
-#include "models/decoder/pass.h"
-#include "models/training/batches.h"
+#include "models/routing/base_router.h"
 #include "models/training/optimizer.h"
 #include "models/training/setup.h"
 
@@ -15,11 +14,14 @@ typedef struct kedge_stepper {
   const kedge_setup *setup;
   kedge_workspace *workspace;
   kedge_optimizer optimizer;
-  kedge_passes train, eval;
-  float *bias_LSE; /* prior bias of a micro-batch; grown as needed */
-  uint64_t bias_capacity;
-  uint64_t *sample_ids;
-  uint32_t sample_capacity;
+  kedge_passes train, counting, eval; /* counting: forwards for the balance loss of a global batch */
+  kedge_intervention counted[KEDGE_MAX_INTERVENTIONS];
+  kedge_feeds feeds;
+  kedge_base_router *base; /* NULL: no intervention needs it */
+  uint64_t *loads;         /* [L,E] tokens of each expert in the update */
+  int32_t *offsets;        /* [E+1] of a layer */
+  float *counts;           /* [E] */
+  double *moves;           /* [E] */
 } kedge_stepper;
 
 kedge_status kedge_stepper_init(kedge_stepper *stepper, const kedge_setup *setup);
@@ -28,6 +30,11 @@ void kedge_stepper_destroy(kedge_stepper *stepper);
 typedef struct kedge_step_result {
   double loss,
       aux; /* loss over the update's supervised tokens with the interventions' part; that part alone */
+  double terms[KEDGE_MAX_INTERVENTIONS]; /* of each intervention, without its coefficient; 0 where it adds
+                                            none */
+  double load_max;             /* largest over mean number of an expert's tokens, mean over layers */
+  uint32_t dead_experts;       /* without a token, over all layers */
+  kedge_prior_clipped clipped; /* of the prior's cells in use */
   kedge_optimizer_norms norms;
 } kedge_step_result;
 

@@ -201,18 +201,52 @@ static kedge_status log_line(run *r, double epoch, const kedge_metric *ours, con
   return KEDGE_OK;
 }
 
+enum { MAX_METRICS = 16 + 2 * KEDGE_MAX_INTERVENTIONS };
+
+/* What the router's interventions did in an update: every added loss before its coefficient, and that. */
+static size_t router_metrics(const run *r, const kedge_step_result *step, kedge_metric *items) {
+  const kedge_interventions *router = &r->setup.router;
+  static const struct {
+    const char *term, *coef;
+  } keys[KEDGE_ROUTER_COUNT] = {
+      [KEDGE_ROUTER_lbl] = {"router/lb_loss", "router/lb_loss_coef"},
+      [KEDGE_ROUTER_z_loss] = {"router/z_loss", "router/z_loss_coef"},
+      [KEDGE_ROUTER_router_l2] = {"router/router_l2", "router/router_l2_coef"},
+      [KEDGE_ROUTER_kl] = {"router/kl", "router/kl_coef"},
+      [KEDGE_ROUTER_kl_token] = {"router/kl_token", "router/kl_token_coef"},
+      [KEDGE_ROUTER_logit_l2] = {"router/logit_l2", "router/logit_l2_coef"},
+  };
+  const double cells = (double)step->clipped.cells;
+  const bool norm = step->norms.all > 0;
+  size_t n = 0;
+  items[n++] = (kedge_metric){"router/grad_norm", step->norms.router};
+  items[n++] = (kedge_metric){"router/grad_share", norm ? pow(step->norms.router / step->norms.all, 2) : 0};
+  items[n++] = (kedge_metric){"router/anchor", step->aux};
+  items[n++] = (kedge_metric){"router/load_max_mean", step->load_max};
+  items[n++] = (kedge_metric){"router/dead_experts", step->dead_experts};
+  if (step->clipped.cells) {
+    items[n++] = (kedge_metric){"router/prior_clipped_low", (double)step->clipped.low / cells};
+    items[n++] = (kedge_metric){"router/prior_clipped_high", (double)step->clipped.high / cells};
+  }
+  for (uint32_t i = 0; i < router->count; i++) {
+    const kedge_intervention *it = &router->items[i];
+    if (!keys[it->id].term) continue;
+    items[n++] = (kedge_metric){keys[it->id].term, step->terms[i]};
+    items[n++] = (kedge_metric){keys[it->id].coef, it->coef};
+  }
+  return n;
+}
+
 static kedge_status log_training(run *r, double epoch, double rate, const kedge_step_result *step) {
   double loss = r->record.loss_sum / (double)r->record.loss_count;
-  const kedge_metric ours[] = {{"train/loss", loss},
-                               {"train/learning_rate", rate},
-                               {"train/grad_norm", step->norms.all},
-                               {"router/grad_norm", step->norms.router},
-                               {"router/anchor", step->aux}};
+  kedge_metric ours[MAX_METRICS] = {
+      {"train/loss", loss}, {"train/learning_rate", rate}, {"train/grad_norm", step->norms.all}};
+  const size_t count = 3 + router_metrics(r, step, ours + 3);
   const kedge_metric theirs[] = {{"loss", loss}, {"grad_norm", step->norms.all}, {"learning_rate", rate}};
   r->record.loss_sum = 0;
   r->record.loss_count = 0;
   r->result.loss = loss;
-  return log_line(r, epoch, ours, theirs, sizeof ours / sizeof *ours, sizeof theirs / sizeof *theirs);
+  return log_line(r, epoch, ours, theirs, count, sizeof theirs / sizeof *theirs);
 }
 
 static kedge_status evaluate(run *r, double epoch) {

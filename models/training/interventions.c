@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Interventions of a run from its configuration (interventions.h). */
+#include "models/training/interventions.h"
+
+#include "models/training/setup.h"
+
+#include <string.h>
+
+typedef struct opening {
+  kedge_interventions *to;
+  const kedge_setup *setup;
+} opening;
+
+const kedge_intervention *kedge_interventions_find(const kedge_interventions *list, kedge_router_id id) {
+  for (uint32_t i = 0; i < list->count; i++)
+    if (list->items[i].id == id) return &list->items[i];
+  return NULL;
+}
+
+/* ---- Settings
+ * ----------------------------------------------------------------------------------------------------- */
+
+static kedge_status check_layers(const opening *o, const kedge_intervention *it) {
+  const kedge_model *m = o->setup->model;
+  for (uint32_t i = 0; i < it->layer_count; i++)
+    if (it->layers[i] >= m->config.num_hidden_layers || !kedge_params_is_moe(&m->params, it->layers[i]))
+      return kedge_fail(KEDGE_ERR_ARGUMENT,
+                        "key \"router.layers\": layer %u is not an MoE layer of this model", it->layers[i]);
+  return KEDGE_OK;
+}
+
+/* One entry of the config's router list. */
+static kedge_status translate(const opening *o, const kedge_config_router *r, kedge_intervention *it) {
+  const kedge_config *c = o->setup->config;
+  const kedge_router_id id = (kedge_router_id)r->intervention;
+  static const kedge_balance_scope scopes[] = {
+      [KEDGE_CONFIG_LB_MICRO] = KEDGE_BALANCE_MICRO,
+      [KEDGE_CONFIG_LB_SEQUENCE] = KEDGE_BALANCE_SEQUENCE,
+      [KEDGE_CONFIG_LB_GLOBAL] = KEDGE_BALANCE_GLOBAL,
+      [KEDGE_CONFIG_LB_GLOBAL_RUNNING] = KEDGE_BALANCE_GLOBAL_RUNNING,
+  };
+  *it = (kedge_intervention){
+      .id = id,
+      .beta = r->beta,
+      .coef = r->coef,
+      .eps = r->eps,
+      .clip = r->clip,
+      .gate_raw = r->gate_source == KEDGE_CONFIG_GATE_RAW,
+      .whole_sample = r->span == KEDGE_CONFIG_SPAN_SAMPLE,
+      .completion = r->mask == KEDGE_CONFIG_MASK_COMPLETION,
+      .detach_hidden = c->aux_detach_hidden,
+      .layer_mean =
+          id == KEDGE_ROUTER_lbl ? c->lb_layers == KEDGE_CONFIG_LB_MEAN : kedge_router_layer_mean(id),
+      .scope = scopes[c->router_lb_scope],
+      .balance_hf = c->lb_convention == KEDGE_CONFIG_LB_HF,
+      .balance_dispatched = c->lb_counts == KEDGE_CONFIG_LB_DISPATCHED,
+      .mean_removal = r->bias_mean_removal == KEDGE_CONFIG_SWITCH_ON,
+      .layers = r->layers.count ? r->layers.items : NULL,
+      .layer_count = (uint32_t)r->layers.count,
+  };
+  return check_layers(o, it);
+}
+
+/* ---- What it reads
+ * ------------------------------------------------------------------------------------------------ */
+
+static kedge_status open_prior(opening *o, uint32_t i, const kedge_config_router *r) {
+  const kedge_setup *s = o->setup;
+  kedge_prior_identity identity = {.max_length = (uint32_t)s->config->max_length};
+  const char *name = kedge_router_name(o->to->items[i].id);
+  if (!r->prior)
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "key \"router.prior\": %s needs the file that `kedge prior` wrote",
+                      name);
+  memcpy(identity.tokenizer, kedge_tokenizer_hash(s->tokenizer), 33);
+  memcpy(identity.data, s->data->hash, 33);
+  KEDGE_TRY(kedge_prior_open(r->prior, &o->to->priors[i]));
+  KEDGE_TRY(kedge_model_hash(s->model, identity.base));
+  KEDGE_TRY(kedge_prior_check(o->to->priors[i], &identity, &s->model->params, s->data));
+  o->to->sources[i].prior = o->to->priors[i];
+  return KEDGE_OK;
+}
+
+/* The trace must be of this base, on these samples, whole. */
+static kedge_status open_trace(opening *o, uint32_t i, const kedge_config_router *r) {
+  const kedge_setup *s = o->setup;
+  const kedge_params *p = &s->model->params;
+  kedge_trace *t = &o->to->trace;
+  char base[33];
+  if (!r->trace) return KEDGE_OK;
+  KEDGE_TRY(kedge_trace_load(r->trace, t));
+  KEDGE_TRY(kedge_model_hash(s->model, base));
+  if (t->layers != p->moe_layers || t->experts != p->config.num_experts ||
+      t->topk != p->config.num_experts_per_tok)
+    return kedge_fail(KEDGE_ERR_MISMATCH,
+                      "%s: trace of %u MoE layers, %u experts, top-%u; the model has %u, %u, %u", r->trace,
+                      t->layers, t->experts, t->topk, p->moe_layers, p->config.num_experts,
+                      p->config.num_experts_per_tok);
+  if (strcmp(t->model, base))
+    return kedge_fail(KEDGE_ERR_MISMATCH, "%s: trace of another model (hash %s, this base has %s)", r->trace,
+                      *t->model ? t->model : "unknown", base);
+  if (strcmp(t->data, s->data->hash) || t->tokens != s->data->offsets[s->data->count])
+    return kedge_fail(KEDGE_ERR_MISMATCH,
+                      "%s: trace of other data (hash %s, %u tokens; this run's samples have %s, %llu)",
+                      r->trace, *t->data ? t->data : "unknown", t->tokens, s->data->hash,
+                      (unsigned long long)s->data->offsets[s->data->count]);
+  o->to->sources[i].trace = t;
+  o->to->sources[i].traced = s->data;
+  return KEDGE_OK;
+}
+
+/* A copy of all router weights, as they are before the first update. */
+static kedge_status copy_base(opening *o) {
+  const kedge_model *m = o->setup->model;
+  const uint64_t bytes = (uint64_t)m->config.num_experts * m->config.hidden_size * sizeof(float);
+  KEDGE_TRY(kedge_buffer_new(m->device, m->params.moe_layers * bytes, &o->to->base));
+  void *piece = kedge_alloc(bytes, 1);
+  if (!piece) return KEDGE_ERR_MEMORY;
+  kedge_status status = KEDGE_OK;
+  for (uint32_t l = 0; l < m->params.moe_layers && status == KEDGE_OK; l++) {
+    const uint32_t item =
+        kedge_params_find(&m->params, KEDGE_ROLE_ROUTER, kedge_params_moe_layer(&m->params, l));
+    status = kedge_buffer_read(m->weights[item], 0, piece, bytes);
+    if (status == KEDGE_OK) status = kedge_buffer_write(o->to->base, l * bytes, piece, bytes);
+  }
+  kedge_free(piece);
+  return status;
+}
+
+/* ---- What updates leave alone, or move
+ * ---------------------------------------------------------------------------- */
+
+/* Router weights and biases of the layers are left out of the optimizer. */
+static kedge_status freeze(opening *o, const kedge_intervention *it) {
+  const kedge_params *p = &o->setup->model->params;
+  o->to->trained = kedge_alloc(p->count, sizeof *o->to->trained);
+  if (!o->to->trained) return KEDGE_ERR_MEMORY;
+  for (uint32_t i = 0; i < p->count; i++) {
+    const kedge_role role = p->items[i].role;
+    const bool router = role == KEDGE_ROLE_ROUTER || role == KEDGE_ROLE_ROUTER_CORRECTION;
+    o->to->trained[i] = !(router && kedge_intervention_covers(it, p->items[i].layer));
+  }
+  return KEDGE_OK;
+}
+
+static kedge_status check_bias(const opening *o, const kedge_intervention *it) {
+  const kedge_params *p = &o->setup->model->params;
+  for (uint32_t l = 0; l < p->moe_layers; l++) {
+    const uint32_t layer = kedge_params_moe_layer(p, l);
+    if (!kedge_intervention_covers(it, layer)) continue;
+    if (kedge_params_find(p, KEDGE_ROLE_ROUTER_CORRECTION, layer) == UINT32_MAX)
+      return kedge_fail(KEDGE_ERR_UNSUPPORTED,
+                        "key \"router\": loss_free moves a selection bias, and %s routers have none",
+                        p->config.model_type);
+  }
+  return KEDGE_OK;
+}
+
+/* ---- All
+ * ----------------------------------------------------------------------------------------------------------
+ */
+
+static const char *scope_name(const kedge_config *c) {
+  return kedge_config_value_name("router_lb_scope", c->router_lb_scope);
+}
+
+/* The tensors that are frozen, by name. */
+static char *describe_freeze(const kedge_setup *s) {
+  const kedge_params *p = &s->model->params;
+  char *line = kedge_strdup("freeze keeps the bits of");
+  bool any = false;
+  for (uint32_t i = 0; i < p->count && line; i++) {
+    char name[KEDGE_NAME_SIZE];
+    if (s->router.trained[i]) continue;
+    kedge_param_name(&p->items[i], 0, name);
+    char *longer = kedge_format("%s%s %s", line, any ? "," : "", name);
+    kedge_free(line);
+    line = longer;
+    any = true;
+  }
+  return line;
+}
+
+char *kedge_interventions_describe(const kedge_setup *s, uint32_t i) {
+  const kedge_intervention *it = &s->router.items[i];
+  const kedge_config *c = s->config;
+  const char *name = kedge_router_name(it->id), *joined = it->layer_mean ? "mean" : "sum";
+  if (it->id == KEDGE_ROUTER_freeze) return describe_freeze(s);
+  if (it->id == KEDGE_ROUTER_lbl)
+    return kedge_format(
+        "lbl with coef %g, scope %s, convention %s (%g when balanced), counting %s, %s over layers", it->coef,
+        scope_name(c), kedge_config_value_name("lb_convention", c->lb_convention),
+        it->balance_hf ? (double)s->model->config.num_experts_per_tok : 1.0,
+        kedge_config_value_name("lb_counts", c->lb_counts), joined);
+  if (it->id == KEDGE_ROUTER_rpb)
+    return kedge_format("rpb with beta %g, prior clipped to [%g/E, %g/E], gate weights from %s logits",
+                        it->beta, it->eps, it->clip, it->gate_raw ? "raw" : "biased");
+  if (it->id == KEDGE_ROUTER_rpb_hard)
+    return kedge_format("rpb_hard, prior clipped to [%g/E, %g/E], gate weights from raw logits", it->eps,
+                        it->clip);
+  if (it->id == KEDGE_ROUTER_replay)
+    return kedge_format("replay of %s", s->router.sources[i].trace ? "the trace" : "the base's own choices");
+  if (it->id == KEDGE_ROUTER_loss_free)
+    return kedge_format("loss_free moves the selection bias by %g an update%s", it->coef,
+                        it->mean_removal ? " and removes the mean of the change" : "");
+  return kedge_format("%s with coef %g, %s over layers", name, it->coef, joined);
+}
+
+static kedge_status open_one(opening *o, uint32_t i, const kedge_config_router *r) {
+  kedge_intervention *it = &o->to->items[i];
+  KEDGE_TRY(translate(o, r, it));
+  if (kedge_router_needs_prior(it->id)) KEDGE_TRY(open_prior(o, i, r));
+  if (it->id == KEDGE_ROUTER_replay) KEDGE_TRY(open_trace(o, i, r));
+  if (it->id == KEDGE_ROUTER_freeze) KEDGE_TRY(freeze(o, it));
+  if (it->id == KEDGE_ROUTER_loss_free) KEDGE_TRY(check_bias(o, it));
+  if (it->id == KEDGE_ROUTER_router_l2) {
+    KEDGE_TRY(copy_base(o));
+    it->base = o->to->base;
+  }
+  return KEDGE_OK;
+}
+
+kedge_status kedge_interventions_open(kedge_interventions *to, const kedge_setup *setup) {
+  const kedge_config_routers *routers = &setup->config->router;
+  opening o = {to, setup};
+  *to = (kedge_interventions){0};
+  kedge_status status = KEDGE_OK;
+  for (size_t i = 0; i < routers->count && status == KEDGE_OK; i++)
+    status = open_one(&o, to->count++, &routers->items[i]);
+  if (status != KEDGE_OK) kedge_interventions_close(to);
+  return status;
+}
+
+void kedge_interventions_close(kedge_interventions *to) {
+  for (uint32_t i = 0; i < KEDGE_MAX_INTERVENTIONS; i++) kedge_prior_free(to->priors[i]);
+  kedge_trace_destroy(&to->trace);
+  kedge_buffer_free(to->base);
+  kedge_free(to->trained);
+  *to = (kedge_interventions){0};
+}
