@@ -82,9 +82,10 @@ static void test_resume(void **state) {
 static void test_extend(void **state) {
   (void)state;
   const char *run = "train run.yaml lr_scheduler_type=constant warmup_steps=0";
-  training_expect(0, "", "%s output_dir=ten max_steps=10", run);
-  training_expect(0, "", "%s output_dir=five max_steps=5", run);
-  training_expect(0, "", "%s output_dir=five max_steps=10 resume_from_checkpoint=true", run);
+  training_expect(0, "", "%s output_dir=ten max_steps=10 router_probe_steps=5", run);
+  training_expect(0, "", "%s output_dir=five max_steps=5 router_probe_steps=5", run);
+  training_expect(0, "", "%s output_dir=five max_steps=10 router_probe_steps=5 resume_from_checkpoint=true",
+                  run);
   assert_true(training_same("ten/model.safetensors", "five/model.safetensors"));
   assert_true(training_same("ten/metrics.jsonl", "five/metrics.jsonl"));
   training_expect(2, "key \"max_steps\"",

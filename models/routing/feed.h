@@ -2,7 +2,7 @@
  *
  * What interventions read from outside the graph, filled on the host for each micro-batch: rows of the prior,
  * choices of a trace, weights of tokens. router.h says what each intervention reads; the frozen base's own
- * values come from base_router.h, counts of a global batch from the caller.
+ * values come from reader.h, counts of a global batch from the caller.
  */
 #ifndef KEDGE_MODELS_ROUTING_FEED_H
 #define KEDGE_MODELS_ROUTING_FEED_H

@@ -64,8 +64,8 @@ kedge_status kedge_stepper_init(kedge_stepper *s, const kedge_setup *setup) {
   counting_interventions(s);
   init_passes(s);
   if (status == KEDGE_OK && needs_base(s))
-    status = kedge_base_router_open(setup->device, c->model_name_or_path, setup->model->dtype, s->workspace,
-                                    &s->base);
+    status = kedge_router_reader_open(setup->device, c->model_name_or_path, setup->model->dtype, s->workspace,
+                                      &s->base);
   if (status != KEDGE_OK) kedge_stepper_destroy(s);
   return status;
 }
@@ -74,7 +74,7 @@ void kedge_stepper_destroy(kedge_stepper *s) {
   kedge_passes_destroy(&s->train);
   kedge_passes_destroy(&s->counting);
   kedge_passes_destroy(&s->eval);
-  kedge_base_router_free(s->base);
+  kedge_router_reader_free(s->base);
   kedge_optimizer_destroy(&s->optimizer);
   kedge_workspace_free(s->workspace);
   kedge_feeds_destroy(&s->feeds);
@@ -117,7 +117,7 @@ static kedge_status fill_base(kedge_stepper *s, const kedge_micro_batch *mb) {
     else
       ids = kedge_feeds_table(&s->feeds, i);
   }
-  return logits || ids ? kedge_base_router_run(s->base, mb, logits, ids) : KEDGE_OK;
+  return logits || ids ? kedge_router_reader_run(s->base, mb, logits, ids) : KEDGE_OK;
 }
 
 /* The load-balancing loss whose frequencies reach beyond a micro-batch; count if there is none. */

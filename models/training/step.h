@@ -4,7 +4,7 @@
 #ifndef KEDGE_MODELS_TRAINING_STEP_H
 #define KEDGE_MODELS_TRAINING_STEP_H
 
-#include "models/routing/base_router.h"
+#include "models/routing/reader.h"
 #include "models/training/optimizer.h"
 #include "models/training/setup.h"
 
@@ -17,11 +17,11 @@ typedef struct kedge_stepper {
   kedge_passes train, counting, eval; /* counting: forwards for the balance loss of a global batch */
   kedge_intervention counted[KEDGE_MAX_INTERVENTIONS];
   kedge_feeds feeds;
-  kedge_base_router *base; /* NULL: no intervention needs it */
-  uint64_t *loads;         /* [L,E] tokens of each expert in the update */
-  int32_t *offsets;        /* [E+1] of a layer */
-  float *counts;           /* [E] */
-  double *moves;           /* [E] */
+  kedge_router_reader *base; /* NULL: no intervention needs it */
+  uint64_t *loads;           /* [L,E] tokens of each expert in the update */
+  int32_t *offsets;          /* [E+1] of a layer */
+  float *counts;             /* [E] */
+  double *moves;             /* [E] */
 } kedge_stepper;
 
 kedge_status kedge_stepper_init(kedge_stepper *stepper, const kedge_setup *setup);

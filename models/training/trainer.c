@@ -7,6 +7,7 @@
 #include "models/training/run_checkpoint.h"
 #include "models/training/schedule.h"
 #include "models/training/step.h"
+#include "models/training/watch.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,6 +23,7 @@ typedef struct run {
   const kedge_train_hooks *hooks;
   kedge_setup setup;
   kedge_stepper stepper;
+  kedge_watch watch; /* empty with router_probe_steps 0 */
   kedge_schedule schedule;
   kedge_batches *batches;
   kedge_metrics *metrics; /* NULL: report_to none */
@@ -178,6 +180,8 @@ static kedge_status start(run *r) {
   if (status == KEDGE_OK) status = check_output(r, checkpoint); /* once more: nobody else writes now */
   if (status == KEDGE_OK) status = make_batches(r);
   if (status == KEDGE_OK) status = kedge_stepper_init(&r->stepper, &r->setup);
+  if (status == KEDGE_OK && r->config->router_probe_steps > 0 && r->setup.model->params.moe_layers)
+    status = kedge_watch_init(&r->watch, &r->setup, r->stepper.workspace, r->stepper.base);
   if (status == KEDGE_OK) status = describe(r);
   if (status == KEDGE_OK && checkpoint) status = resume(r, checkpoint);
   if (status == KEDGE_OK) status = start_state(r);
@@ -190,12 +194,12 @@ static kedge_status start(run *r) {
 /* ---- Logging, evaluation, saving
  * ---------------------------------------------------------------------------------------- */
 
-/* One line of metrics under our names, one log entry under transformers' names. */
+/* One line of metrics under our names; where they have any, one log entry under transformers' names. */
 static kedge_status log_line(run *r, double epoch, const kedge_metric *ours, const kedge_metric *theirs,
                              size_t count, size_t their_count) {
   const uint64_t step = r->record.step;
   if (r->metrics) KEDGE_TRY(kedge_metrics_write(r->metrics, step, epoch, ours, count));
-  KEDGE_TRY(kedge_trainer_state_log(r->state, step, epoch, theirs, their_count));
+  if (their_count) KEDGE_TRY(kedge_trainer_state_log(r->state, step, epoch, theirs, their_count));
   const kedge_train_log log = {step, epoch, ours, count};
   if (r->hooks->logged) r->hooks->logged(r->hooks->context, &log);
   return KEDGE_OK;
@@ -249,6 +253,18 @@ static kedge_status log_training(run *r, double epoch, double rate, const kedge_
   return log_line(r, epoch, ours, theirs, count, sizeof theirs / sizeof *theirs);
 }
 
+/* The routing kept on a fixed batch. */
+static kedge_status watch(run *r, double epoch) {
+  kedge_retention kept;
+  KEDGE_TRY(kedge_watch_measure(&r->watch, &kept));
+  const kedge_metric ours[] = {{"router/topk_overlap_mean", kept.mean.overlap},
+                               {"router/tvd_mean", kept.mean.tvd},
+                               {"router/jsd_nats_mean", kept.mean.jsd_nats}};
+  kedge_status status = log_line(r, epoch, ours, NULL, sizeof ours / sizeof *ours, 0);
+  kedge_retention_destroy(&kept);
+  return status;
+}
+
 static kedge_status evaluate(run *r, double epoch) {
   double loss;
   KEDGE_TRY(kedge_stepper_evaluate(&r->stepper, &loss));
@@ -293,6 +309,8 @@ static kedge_status after_update(run *r, const kedge_update *update, double rate
   const bool last = done == r->schedule.updates;
   const uint64_t every = kedge_schedule_every(&r->schedule, c->logging_steps);
   if (every && (done % every == 0 || last)) KEDGE_TRY(log_training(r, update->epoch, rate, step));
+  const uint64_t probes = kedge_schedule_every(&r->schedule, c->router_probe_steps);
+  if (r->watch.reader && (last || (probes && done % probes == 0))) KEDGE_TRY(watch(r, update->epoch));
   bool due = kedge_schedule_due(&r->schedule, c->eval_strategy, c->eval_steps, c->evals_per_epoch, done);
   if (r->setup.eval && (due || last)) KEDGE_TRY(evaluate(r, update->epoch));
   const bool saves = c->save_strategy != KEDGE_CONFIG_STRATEGY_NO;
@@ -370,6 +388,7 @@ kedge_status kedge_train(const kedge_config *config, const kedge_train_hooks *ho
   kedge_status closed = kedge_metrics_close(r.metrics);
   if (status == KEDGE_OK) status = closed;
   kedge_trainer_state_free(r.state);
+  kedge_watch_destroy(&r.watch);
   kedge_stepper_destroy(&r.stepper);
   kedge_batches_free(r.batches);
   kedge_setup_destroy(&r.setup);

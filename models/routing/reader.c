@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Runs a model for its routers' sake (reader.h). */
+#include "models/routing/reader.h"
+
+struct kedge_router_reader {
+  const kedge_model *model;
+  kedge_model *own; /* NULL: the model is borrowed */
+  kedge_passes passes;
+};
+
+kedge_status kedge_router_reader_new(const kedge_model *model, kedge_workspace *workspace,
+                                     kedge_router_reader **out) {
+  static const kedge_decoder_spec spec = {.taps = true};
+  kedge_router_reader *r = *out = kedge_alloc(1, sizeof *r);
+  if (!r) return KEDGE_ERR_MEMORY;
+  r->model = model;
+  kedge_passes_init(&r->passes, model, &spec, workspace, NULL, NULL);
+  return KEDGE_OK;
+}
+
+kedge_status kedge_router_reader_open(kedge_device *device, const char *directory, kedge_dtype dtype,
+                                      kedge_workspace *workspace, kedge_router_reader **out) {
+  kedge_model *model;
+  *out = NULL;
+  KEDGE_TRY(kedge_model_map(device, directory, dtype, &model));
+  kedge_status status = kedge_router_reader_new(model, workspace, out);
+  if (status == KEDGE_OK)
+    (*out)->own = model;
+  else
+    kedge_model_free(model);
+  return status;
+}
+
+void kedge_router_reader_free(kedge_router_reader *r) {
+  if (!r) return;
+  kedge_passes_destroy(&r->passes);
+  kedge_model_free(r->own);
+  kedge_free(r);
+}
+
+/* One layer of a pass that has run. */
+static kedge_status read_layer(const kedge_router_reader *r, const kedge_pass *pass, uint32_t layer,
+                               float *logits_TE, int32_t *ids_TK) {
+  const kedge_hf_config *c = &r->model->config;
+  const kedge_decoder *d = &pass->decoder;
+  int32_t bad = 0;
+  if (d->bad_1[layer]) KEDGE_TRY(kedge_exec_read(pass->exec, d->bad_1[layer], &bad, sizeof bad));
+  if (bad)
+    return kedge_fail(KEDGE_ERR_NUMERIC, "layer %u: the router logits of %d tokens are not finite",
+                      kedge_params_moe_layer(&r->model->params, layer), bad);
+  if (logits_TE)
+    KEDGE_TRY(
+        kedge_exec_read(pass->exec, d->router_TE[layer], logits_TE, 4ull * pass->tokens * c->num_experts));
+  if (!ids_TK) return KEDGE_OK;
+  return kedge_exec_read(pass->exec, d->ids_TK[layer], ids_TK, 4ull * pass->tokens * c->num_experts_per_tok);
+}
+
+kedge_status kedge_router_reader_run(kedge_router_reader *r, const kedge_micro_batch *mb, float *logits_LTE,
+                                     int32_t *ids_LTK) {
+  const kedge_hf_config *c = &r->model->config;
+  const uint64_t logits = (uint64_t)mb->size * c->num_experts,
+                 ids = (uint64_t)mb->size * c->num_experts_per_tok;
+  const kedge_tokens tokens = {.ids = mb->ids_T, .positions = mb->positions_T, .segments = mb->segments_T};
+  kedge_pass *pass;
+  KEDGE_TRY(kedge_passes_get(&r->passes, mb->size, 0, &pass));
+  KEDGE_TRY(kedge_pass_run(pass, &tokens));
+  for (uint32_t l = 0; l < r->model->params.moe_layers; l++)
+    KEDGE_TRY(read_layer(r, pass, l, logits_LTE ? logits_LTE + l * logits : NULL,
+                         ids_LTK ? ids_LTK + l * ids : NULL));
+  return KEDGE_OK;
+}
