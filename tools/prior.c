@@ -31,33 +31,45 @@ static kedge_status spare_inputs(const kedge_config *config, const char *out) {
   return KEDGE_OK;
 }
 
-static kedge_status compute(const kedge_config *config, const char *out, uint32_t batch) {
+/* What is not in the configuration. */
+typedef struct settings {
+  const char *out, *store;
+  int64_t batch;
+  bool restart;
+} settings;
+
+static kedge_status compute(const kedge_config *config, const settings *s) {
   kedge_tokenizer *tokenizer = NULL;
   kedge_dataset *data = NULL;
   kedge_device *device = NULL;
   kedge_model *model = NULL;
   kedge_dtype dtype;
   kedge_status status;
-  kedge_prior_identity identity = {.max_length = (uint32_t)config->max_length};
+  kedge_prior_identity identity;
   KEDGE_GOTO(kedge_config_require(config, "model_name_or_path,dataset"), status, done);
   KEDGE_GOTO(kedge_setup_dtype(config, &dtype), status, done);
   KEDGE_GOTO(kedge_setup_data(config, &config->dataset, note, NULL, &tokenizer, &data), status, done);
-  KEDGE_GOTO(spare_inputs(config, out), status, done);
+  KEDGE_GOTO(spare_inputs(config, s->out), status, done);
   KEDGE_GOTO(input_device(config->backend, config->threads, &device), status, done);
   KEDGE_GOTO(kedge_model_map(device, config->model_name_or_path, dtype, &model), status, done);
-  KEDGE_GOTO(kedge_model_hash(model, identity.base), status, done);
-  memcpy(identity.tokenizer, kedge_tokenizer_hash(tokenizer), 33);
-  memcpy(identity.data, data->hash, 33);
+  KEDGE_GOTO(kedge_prior_identify(model, tokenizer, data, (uint32_t)config->max_length,
+                                  config->prompt_template, config->chat_template, &identity),
+             status, done);
   fprintf(stderr, "prior: %u samples, %llu tokens, %u MoE layers, %u experts, on %s\n", data->count,
           (unsigned long long)data->offsets[data->count], model->params.moe_layers, model->config.num_experts,
           kedge_device_description(device));
   progress bar;
   progress_init(&bar, stderr, "prior", "samples", 0, data->count);
-  const kedge_prior_options options = {.batch_size = batch, .progress = advanced, .context = &bar};
-  status = kedge_prior_compute(model, data, &identity, &options, out);
+  const kedge_prior_options options = {.batch_size = (uint32_t)s->batch,
+                                       .half = !strcmp(s->store, "f16"),
+                                       .restart = s->restart,
+                                       .progress = advanced,
+                                       .note = note,
+                                       .context = &bar};
+  status = kedge_prior_compute(model, data, &identity, &options, s->out);
   if (status == KEDGE_OK) {
     progress_end(&bar, NULL);
-    printf("%s: base %s, tokenizer %s, data %s\n", out, identity.base, identity.tokenizer, identity.data);
+    printf("%s: base %s, tokenizer %s, data %s\n", s->out, identity.base, identity.tokenizer, identity.data);
   } else {
     progress_clear(&bar);
   }
@@ -71,10 +83,10 @@ done:
 
 /* Options become overrides of a configuration, so that a prior sees the same samples as `kedge train` with
  * that file. */
-static kedge_status run(const char *yaml, const cli_list *overrides, const char *out, int64_t batch) {
+static kedge_status run(const char *yaml, const cli_list *overrides, const settings *s) {
   kedge_config config;
   KEDGE_TRY(kedge_config_load(&config, yaml, overrides->items, overrides->count));
-  kedge_status status = compute(&config, out, (uint32_t)batch);
+  kedge_status status = compute(&config, s);
   kedge_config_destroy(&config);
   return status;
 }
@@ -116,14 +128,15 @@ static bool add_files(cli_list *list, const cli_list *files) {
 }
 
 int command_prior(int argc, char **argv) {
-  const char *model = NULL, *out = NULL, *config = NULL, *dtype = NULL, *template = NULL, *backend = NULL;
+  settings s = {.store = "f32", .batch = 8};
+  const char *model = NULL, *config = NULL, *dtype = NULL, *template = NULL, *backend = NULL;
   cli_list files = {.count = 0}, arguments;
-  int64_t max_length = 0, batch = 8, threads = 0;
+  int64_t max_length = 0, threads = 0;
   const cli_option options[] = {
       {"--model", CLI_TEXT, &model, "DIR", "folder of the frozen base model", false, 0, 0},
       {"--data", CLI_TEXTS, &files, "FILE",
        "JSONL file with the samples to be trained on; may be given again", false, 0, 0},
-      {"--out", CLI_TEXT, &out, "FILE", "prior file to write (safetensors)", true, 0, 0},
+      {"--out", CLI_TEXT, &s.out, "FILE", "prior file to write (safetensors)", true, 0, 0},
       {"--config", CLI_TEXT, &config, "FILE",
        "configuration of the run the prior is for: its model, data, length, template", false, 0, 0},
       {"--max-length", CLI_INT, &max_length, "N", "longest sample in tokens, as in the run (1024)", false, 2,
@@ -132,7 +145,11 @@ int command_prior(int argc, char **argv) {
        "template of prompts with {prompt} in it, as in the run", false, 0, 0},
       {"--dtype", CLI_TEXT, &dtype, "TYPE", "f32, bf16 or auto: storage of weights and activations (auto)",
        false, 0, 0},
-      {"--batch-size", CLI_INT, &batch, "N", "samples in one forward pass (8)", false, 1, 65536},
+      {"--store", CLI_TEXT, &s.store, "TYPE", "f32, or f16: half the file, for rpb and rpb_hard alone (f32)",
+       false, 0, 0},
+      {"--restart", CLI_FLAG, &s.restart, NULL, "throw away what a stopped run has left in FILE.partial",
+       false, 0, 0},
+      {"--batch-size", CLI_INT, &s.batch, "N", "samples in one forward pass (8)", false, 1, 65536},
       {"--backend", CLI_TEXT, &backend, "NAME", "compute backend, one of `kedge devices` (cpu)", false, 0, 0},
       {"--threads", CLI_INT, &threads, "N", "CPU threads, 0 = all (0)", false, 0, 4096},
   };
@@ -142,11 +159,13 @@ int command_prior(int argc, char **argv) {
       .summary =
           "Runs the frozen base model once over the training samples and stores, for each sample's prompt\n"
           "and completion and each MoE layer, the mean of the router's probabilities. The file carries\n"
-          "hashes of base, tokenizer and data; `kedge train` refuses one that belongs to something else.",
+          "hashes of base, tokenizer and data; `kedge train` refuses one that belongs to something else.\n"
+          "Rows are kept in FILE.partial as they are made: the same command goes on after a stop.",
       .options = options,
       .option_count = sizeof options / sizeof *options,
       .examples = "kedge prior --model base --data train.jsonl --out prior.safetensors\n"
-                  "kedge prior --config run.yaml --out prior.safetensors"};
+                  "kedge prior --config run.yaml --out prior.safetensors\n"
+                  "kedge prior --config run.yaml --store f16 --out half.safetensors"};
   int code;
   if (!cli_parse(&spec, argc, argv, &arguments, &code)) return code;
   cli_list overrides = {.count = 0};
@@ -160,8 +179,16 @@ int command_prior(int argc, char **argv) {
     snprintf(number, sizeof number, "%lld", (long long)max_length), add(&overrides, "max_length", number);
   if (threads)
     snprintf(number, sizeof number, "%lld", (long long)threads), add(&overrides, "threads", number);
+  if (strcmp(s.store, "f32") && strcmp(s.store, "f16")) {
+    kedge_fail(KEDGE_ERR_ARGUMENT, "--store: expected f32 or f16, got \"%.40s\"", s.store);
+    valid = false;
+  } else if (dtype && !strcmp(dtype, "f16")) {
+    kedge_fail(KEDGE_ERR_ARGUMENT,
+               "--dtype is for the model: f32, bf16 or auto; --store f16 makes a smaller file");
+    valid = false;
+  }
   interrupt_listen();
-  kedge_status status = valid ? run(config, &overrides, out, batch) : KEDGE_ERR_ARGUMENT;
+  kedge_status status = valid ? run(config, &overrides, &s) : KEDGE_ERR_ARGUMENT;
   for (size_t i = 0; i < overrides.count; i++) kedge_free((void *)(uintptr_t)overrides.items[i]);
   return cli_finish("prior", status);
 }

@@ -183,6 +183,17 @@ static kedge_status build_header(const char *path, const kedge_st_spec *specs, u
   return KEDGE_OK;
 }
 
+kedge_status kedge_st_header_make(const char *path, const kedge_st_spec *specs, uint32_t count,
+                                  const kedge_st_pair *extra, uint32_t extra_count, void **bytes,
+                                  uint64_t *length) {
+  text header = {0};
+  kedge_status status = build_header(path, specs, count, extra, extra_count, &header);
+  *bytes = status == KEDGE_OK ? header.bytes : NULL;
+  *length = header.used;
+  if (status != KEDGE_OK) kedge_free(header.bytes);
+  return status;
+}
+
 static kedge_status write_data(kedge_outfile *output, const kedge_st_spec *specs, uint32_t count,
                                kedge_st_fill fill, void *context, void *piece) {
   for (uint32_t i = 0; i < count; i++) {

@@ -35,6 +35,12 @@ kedge_status kedge_st_write(const char *path, const kedge_st_spec *specs, uint32
                             const kedge_st_pair *extra, uint32_t extra_count, kedge_st_fill fill,
                             void *context);
 
+/* The bytes before the data of such a file: length word and header. *bytes is new memory, owned by the
+ * caller. `path` is for messages alone. */
+kedge_status kedge_st_header_make(const char *path, const kedge_st_spec *specs, uint32_t count,
+                                  const kedge_st_pair *extra, uint32_t extra_count, void **bytes,
+                                  uint64_t *length);
+
 /* Bytes of the data of a spec; false on overflow, a bad dtype or rank. */
 bool kedge_st_spec_bytes(const kedge_st_spec *spec, uint64_t *bytes);
 

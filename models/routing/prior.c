@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The prior's file; prior_compute.c makes it, prior_fill.c makes tables of it. */
+ * The prior's file; prior_compute.c makes it, prior_fill.c makes tables of it,
+ * prior_check.c compares it with a run. */
 #include "models/routing/prior_internal.h"
 
 #include "models/checkpoint/convert.h"
@@ -20,24 +21,59 @@ static kedge_status find(kedge_prior *p, const char *name, kedge_st_dtype dtype,
                     kedge_st_dtype_name((*tensor)->dtype), (*tensor)->rank);
 }
 
-static kedge_status hash_of(const kedge_prior *p, const char *key, char hash[33]) {
+/* A hash of the metadata; files of version 1 lack those of `late`. */
+static kedge_status hash_of(const kedge_prior *p, const char *key, bool late, char hash[33]) {
   const char *text = kedge_st_metadata(p->file, key);
-  if (!text || strlen(text) != 32)
-    return kedge_fail(KEDGE_ERR_FORMAT, "%s: metadata %s: expected 32 hex digits, got %s",
+  if (late && !text && p->version == 1) return KEDGE_OK;
+  if (!text || strlen(text) != 32 || strspn(text, "0123456789abcdef") != 32)
+    return kedge_fail(KEDGE_ERR_FORMAT, "%s: metadata %s: expected 32 hex digits, got %.40s",
                       kedge_st_path(p->file), key, text ? text : "nothing");
   memcpy(hash, text, 33);
   return KEDGE_OK;
 }
 
-static kedge_status length_of(kedge_prior *p) {
-  const char *text = kedge_st_metadata(p->file, "max_length");
+/* A number of 1 or more; `absent` where the key may be missing. */
+static kedge_status number_of(const kedge_prior *p, const char *key, const char *what, bool absent,
+                              uint32_t *number) {
+  const char *text = kedge_st_metadata(p->file, key);
   size_t digits = text ? strspn(text, "0123456789") : 0;
   unsigned long long value = digits && digits < 11 && !text[digits] ? strtoull(text, NULL, 10) : 0;
+  if (!text && absent) return KEDGE_OK;
   if (!value || value > UINT32_MAX)
-    return kedge_fail(KEDGE_ERR_FORMAT, "%s: metadata max_length: expected a number of tokens, got %.40s",
-                      kedge_st_path(p->file), text ? text : "nothing");
-  p->identity.max_length = (uint32_t)value;
+    return kedge_fail(KEDGE_ERR_FORMAT, "%s: metadata %s: expected %s, got %.40s", kedge_st_path(p->file),
+                      key, what, text ? text : "nothing");
+  *number = (uint32_t)value;
   return KEDGE_OK;
+}
+
+static kedge_status read_identity(kedge_prior *p) {
+  kedge_prior_identity *id = &p->identity;
+  KEDGE_TRY(hash_of(p, "base_hash", false, id->base));
+  KEDGE_TRY(hash_of(p, "config_hash", true, id->config));
+  KEDGE_TRY(hash_of(p, "tensor_table_hash", true, id->tensors));
+  KEDGE_TRY(hash_of(p, "router_hash", true, id->router));
+  KEDGE_TRY(hash_of(p, "tokenizer_hash", false, id->tokenizer));
+  KEDGE_TRY(hash_of(p, "data_hash", false, id->data));
+  KEDGE_TRY(number_of(p, "max_length", "a number of tokens", false, &id->max_length));
+  KEDGE_TRY(number_of(p, "top_k", "a number of experts", true, &p->top_k));
+  const char *text = kedge_st_metadata(p->file, "template");
+  if (p->version == 1) return KEDGE_OK;
+  if (!text || strlen(text) >= sizeof id->templates)
+    return kedge_fail(KEDGE_ERR_FORMAT,
+                      "%s: metadata template: expected a text of at most %zu bytes, got %.40s",
+                      kedge_st_path(p->file), sizeof id->templates - 1, text ? text : "nothing");
+  memcpy(id->templates, text, strlen(text) + 1);
+  return KEDGE_OK;
+}
+
+static kedge_status read_shuffle(kedge_prior *p) {
+  const char *mode = kedge_st_metadata(p->file, "shuffle"),
+             *seed = kedge_st_metadata(p->file, "shuffle_seed"),
+             *communities = kedge_st_metadata(p->file, "communities_hash");
+  p->shuffled = !mode ? kedge_strdup("")
+                      : kedge_format("%.40s, seed %.40s%s%.40s", mode, seed ? seed : "unknown",
+                                     communities ? ", communities " : "", communities ? communities : "");
+  return p->shuffled ? KEDGE_OK : KEDGE_ERR_MEMORY;
 }
 
 static kedge_status read_header(kedge_prior *p) {
@@ -48,22 +84,22 @@ static kedge_status read_header(kedge_prior *p) {
   KEDGE_TRY(find(p, "counts", KEDGE_ST_I32, 2, &p->counts));
   KEDGE_TRY(find(p, "sample_ids", KEDGE_ST_I64, 1, &p->ids));
   KEDGE_TRY(find(p, "layers", KEDGE_ST_I32, 1, &p->layers));
-  if (!version || strcmp(version, "1"))
-    return kedge_fail(KEDGE_ERR_FORMAT, "%s: metadata kedge_prior: expected version 1, got %.40s",
+  if (!version || (strcmp(version, "1") && strcmp(version, "2")))
+    return kedge_fail(KEDGE_ERR_FORMAT, "%s: metadata kedge_prior: expected version 1 or 2, got %.40s",
                       kedge_st_path(p->file), version ? version : "nothing");
+  p->version = (uint32_t)(*version - '0');
   const uint64_t *s = p->prior->shape;
-  if (s[0] > INT32_MAX || s[1] != 2 || s[2] > 65536 || s[3] > 65536 || p->counts->shape[0] != s[0] ||
-      p->counts->shape[1] != 2 || p->ids->shape[0] != s[0] || p->layers->shape[0] != s[2])
+  if (s[0] > INT32_MAX || s[1] != 2 || !s[2] || s[2] > 65536 || !s[3] || s[3] > 65536 ||
+      p->counts->shape[0] != s[0] || p->counts->shape[1] != 2 || p->ids->shape[0] != s[0] ||
+      p->layers->shape[0] != s[2])
     return kedge_fail(KEDGE_ERR_FORMAT,
                       "%s: the shapes of prior_qa, counts, sample_ids and layers do not fit together",
                       kedge_st_path(p->file));
   p->samples = (uint32_t)s[0];
   p->moe_layers = (uint32_t)s[2];
   p->experts = (uint32_t)s[3];
-  KEDGE_TRY(hash_of(p, "base_hash", p->identity.base));
-  KEDGE_TRY(hash_of(p, "tokenizer_hash", p->identity.tokenizer));
-  KEDGE_TRY(hash_of(p, "data_hash", p->identity.data));
-  return length_of(p);
+  KEDGE_TRY(read_identity(p));
+  return read_shuffle(p);
 }
 
 kedge_status kedge_prior_open(const char *path, kedge_prior **out) {
@@ -81,6 +117,8 @@ kedge_status kedge_prior_open(const char *path, kedge_prior **out) {
 void kedge_prior_free(kedge_prior *p) {
   if (!p) return;
   kedge_st_close(p->file);
+  kedge_free(p->shuffled);
+  kedge_free(p->sigma);
   kedge_free(p);
 }
 
@@ -98,6 +136,58 @@ bool kedge_prior_is_exact(const kedge_prior *p) {
 }
 kedge_prior_identity kedge_prior_get_identity(const kedge_prior *p) {
   return p->identity;
+}
+
+uint32_t kedge_prior_version(const kedge_prior *p) {
+  return p->version;
+}
+uint32_t kedge_prior_top_k(const kedge_prior *p) {
+  return p->top_k;
+}
+const char *kedge_prior_shuffled(const kedge_prior *p) {
+  return p->shuffled;
+}
+
+kedge_status kedge_prior_set_shuffle(kedge_prior *p, const kedge_shuffle *shuffle) {
+  const size_t count = (size_t)p->moe_layers * p->experts;
+  if (shuffle->layers != p->moe_layers || shuffle->experts != p->experts)
+    return kedge_fail(KEDGE_ERR_MISMATCH,
+                      "%s: prior of %u MoE layers with %u experts, the shuffle has %u with %u",
+                      kedge_st_path(p->file), p->moe_layers, p->experts, shuffle->layers, shuffle->experts);
+  if (*p->shuffled)
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "%s: is shuffled already (%s)", kedge_st_path(p->file),
+                      p->shuffled);
+  uint32_t *sigma = kedge_alloc(count, sizeof *sigma);
+  if (!sigma) return KEDGE_ERR_MEMORY;
+  memcpy(sigma, shuffle->sigma, count * sizeof *sigma);
+  kedge_free(p->sigma);
+  p->sigma = sigma;
+  return KEDGE_OK;
+}
+
+static kedge_status check_communities(const kedge_prior *p, const kedge_communities *c) {
+  for (uint32_t l = 0; c->layer_numbers && c->layers == p->moe_layers && l < c->layers; l++) {
+    int32_t layer;
+    memcpy(&layer, p->layers->data + 4ull * l, sizeof layer);
+    if (layer != c->layer_numbers[l])
+      return kedge_fail(KEDGE_ERR_MISMATCH, "layer_numbers[%u] is %d, MoE layer %u of the prior is layer %d",
+                        l, c->layer_numbers[l], l, layer);
+  }
+  return KEDGE_OK;
+}
+
+kedge_status kedge_prior_draw_shuffle(const kedge_prior *p, kedge_shuffle_mode mode, uint64_t seed,
+                                      const char *communities, kedge_shuffle *shuffle) {
+  kedge_communities c = {.layers = 0};
+  *shuffle = (kedge_shuffle){.mode = mode};
+  if (communities) {
+    KEDGE_TRY(kedge_communities_load(communities, &c));
+    kedge_status status = check_communities(p, &c);
+    if (status == KEDGE_OK) status = kedge_shuffle_init(shuffle, mode, seed, &c, p->moe_layers, p->experts);
+    kedge_communities_destroy(&c);
+    return status == KEDGE_ERR_MISMATCH ? kedge_fail_in(status, "%s", communities) : status;
+  }
+  return kedge_shuffle_init(shuffle, mode, seed, NULL, p->moe_layers, p->experts);
 }
 
 uint32_t kedge__prior_row_of(const kedge_prior *p, uint64_t id) {
@@ -121,92 +211,23 @@ void kedge__prior_counts(const kedge_prior *p, uint32_t row, int32_t counts[2]) 
 
 kedge_status kedge__prior_read_row(const kedge_prior *p, uint32_t row, uint32_t span, uint32_t layer,
                                    float *pi) {
-  uint64_t at = (((uint64_t)row * 2 + span) * p->moe_layers + layer) * p->experts;
+  const uint64_t at = (((uint64_t)row * 2 + span) * p->moe_layers + layer) * p->experts;
+  const kedge_st_dtype dtype = p->prior->dtype;
+  const uint32_t size = kedge_st_dtype_size(dtype);
+  const uint8_t *from = p->prior->data + at * size;
+  const uint32_t *sigma = p->sigma ? p->sigma + (size_t)layer * p->experts : NULL;
   double sum = 0;
-  KEDGE_TRY(kedge_convert_floats(pi, KEDGE_ST_F32, p->prior->data + at * kedge_st_dtype_size(p->prior->dtype),
-                                 p->prior->dtype, p->experts));
-  bool finite = true;
+  bool valid = true;
+  if (!sigma) KEDGE_TRY(kedge_convert_floats(pi, KEDGE_ST_F32, from, dtype, p->experts));
   for (uint32_t e = 0; e < p->experts; e++) {
-    finite &= isfinite(pi[e]) && pi[e] >= 0;
+    if (sigma)
+      KEDGE_TRY(kedge_convert_floats(&pi[e], KEDGE_ST_F32, from + (size_t)sigma[e] * size, dtype, 1));
+    valid &= isfinite(pi[e]) && pi[e] >= 0;
     sum += (double)pi[e];
   }
-  if (finite && fabs(sum - 1) <= 1e-3) return KEDGE_OK;
+  if (valid && fabs(sum - 1) <= 1e-3) return KEDGE_OK;
   return kedge_fail(
       KEDGE_ERR_FORMAT,
       "%s: prior_qa row (sample %u, span %u, layer %u): expected probabilities that sum to 1, got sum %g",
       kedge_st_path(p->file), row, span, layer, sum);
-}
-
-/* ---- Does a prior belong to a run
- * ----------------------------------------------------------------------------------- */
-
-static kedge_status check_identity(const kedge_prior *p, const kedge_prior_identity *id,
-                                   const kedge_params *params) {
-  const char *path = kedge_st_path(p->file);
-  if (p->moe_layers != params->moe_layers || p->experts != params->config.num_experts)
-    return kedge_fail(KEDGE_ERR_MISMATCH,
-                      "%s: prior of %u MoE layers with %u experts, the model has %u with %u", path,
-                      p->moe_layers, p->experts, params->moe_layers, params->config.num_experts);
-  if (strcmp(p->identity.base, id->base))
-    return kedge_fail(KEDGE_ERR_MISMATCH, "%s: prior of another base model (hash %s, this model has %s)",
-                      path, p->identity.base, id->base);
-  if (strcmp(p->identity.tokenizer, id->tokenizer))
-    return kedge_fail(KEDGE_ERR_MISMATCH,
-                      "%s: prior made with another tokenizer (hash %s, this model has %s)", path,
-                      p->identity.tokenizer, id->tokenizer);
-  if (!strcmp(p->identity.data, id->data)) return KEDGE_OK;
-  if (p->identity.max_length != id->max_length)
-    return kedge_fail(
-        KEDGE_ERR_MISMATCH,
-        "%s: prior made with max_length %u, this run has %u, and some samples are cut otherwise; "
-        "`kedge prior --config RUN.yaml` takes the run's own",
-        path, p->identity.max_length, id->max_length);
-  return kedge_fail(
-      KEDGE_ERR_MISMATCH,
-      "%s: prior of other data (hash %s, this run's samples have %s): other files, order or template", path,
-      p->identity.data, id->data);
-}
-
-static kedge_status check_layers(const kedge_prior *p, const kedge_params *params) {
-  for (uint32_t l = 0; l < p->moe_layers; l++) {
-    int32_t layer;
-    memcpy(&layer, p->layers->data + 4ull * l, sizeof layer);
-    if (layer < 0 || (uint32_t)layer != kedge_params_moe_layer(params, l))
-      return kedge_fail(KEDGE_ERR_MISMATCH, "%s: layers[%u] is %d, MoE layer %u of the model is layer %u",
-                        kedge_st_path(p->file), l, layer, l, kedge_params_moe_layer(params, l));
-  }
-  return KEDGE_OK;
-}
-
-static kedge_status check_sample(const kedge_prior *p, const kedge_dataset *d, uint32_t i, float *pi) {
-  int32_t counts[2], want[2] = {0, 0};
-  int64_t id;
-  memcpy(&id, p->ids->data + 8ull * i, sizeof id);
-  memcpy(counts, p->counts->data + 8ull * i, sizeof counts);
-  for (uint64_t t = d->offsets[i]; t < d->offsets[i + 1]; t++) want[d->spans[t] != 0]++;
-  if (id != (int64_t)d->sample_ids[i] || counts[0] != want[0] || counts[1] != want[1])
-    return kedge_fail(KEDGE_ERR_MISMATCH,
-                      "%s: row %u is sample %lld with %d prompt and %d answer tokens, the data has sample "
-                      "%llu with %d and %d",
-                      kedge_st_path(p->file), i, (long long)id, counts[0], counts[1],
-                      (unsigned long long)d->sample_ids[i], want[0], want[1]);
-  for (uint32_t span = 0; span < 2; span++)
-    for (uint32_t l = 0; counts[span] && l < p->moe_layers; l++)
-      KEDGE_TRY(kedge__prior_read_row(p, i, span, l, pi));
-  return KEDGE_OK;
-}
-
-kedge_status kedge_prior_check(const kedge_prior *p, const kedge_prior_identity *id,
-                               const kedge_params *params, const kedge_dataset *dataset) {
-  KEDGE_TRY(check_identity(p, id, params));
-  KEDGE_TRY(check_layers(p, params));
-  if (p->samples != dataset->count)
-    return kedge_fail(KEDGE_ERR_MISMATCH, "%s: prior of %u samples, the data has %u", kedge_st_path(p->file),
-                      p->samples, dataset->count);
-  float *pi = kedge_alloc(p->experts, sizeof *pi);
-  if (!pi) return KEDGE_ERR_MEMORY;
-  kedge_status status = KEDGE_OK;
-  for (uint32_t i = 0; i < p->samples && status == KEDGE_OK; i++) status = check_sample(p, dataset, i, pi);
-  kedge_free(pi);
-  return status;
 }

@@ -1,35 +1,56 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The prior: the frozen base router's mean softmax probabilities over each sample's question and answer span,
- * a row for every (sample, span, MoE layer) (arXiv:2609.08115, eq. 2), and the bias that Router Prior Bias
- * makes of it (eq. 3).
+ * a row for every (sample, span, MoE layer) (arXiv:2609.08115, eq. 2), and what interventions make of it.
  *
- * File: safetensors with prior_qa f32 [N,2,L,E], counts i32 [N,2] (tokens of the span; 0: no such span),
- * sample_ids i64 [N] (ascending places in the data files), layers i32 [L] (layer numbers); metadata with the
- * hashes of base model, tokenizer and data. A prior whose hashes are not those of a run is refused.
+ * File: safetensors with prior_qa f32 or f16 [N,2,L,E], counts i32 [N,2] (tokens of the span; 0: no such
+ * span), sample_ids i64 [N] (ascending places in the data files), layers i32 [L] (layer numbers); metadata
+ * with the identity below. A prior of something else than a run's is refused. Siblings: shuffle.h permutes
+ * experts, prior_stats.h measures priors.
  */
 #ifndef KEDGE_MODELS_ROUTING_PRIOR_H
 #define KEDGE_MODELS_ROUTING_PRIOR_H
 
 #include "models/decoder/model.h"
 #include "models/routing/router.h"
+#include "models/routing/shuffle.h"
 #include "models/text/samples.h"
 
-/* What a prior belongs to. */
+enum { KEDGE_PRIOR_TEMPLATE = 96 };
+
+/* What a prior belongs to. Hashes are 32 hex digits; "" where a file of version 1 does not tell. */
 typedef struct kedge_prior_identity {
-  char base[33], tokenizer[33], data[33]; /* content hashes */
-  uint32_t max_length;                    /* only to explain a mismatch of the data */
+  char base[33];    /* the base's weights: names, dtypes, shapes, bytes */
+  char config[33];  /* its config.json, whatever the order of the keys, without those of bookkeeping */
+  char tensors[33]; /* names, dtypes and shapes alone */
+  char router[33];  /* the router weights alone */
+  char tokenizer[33];
+  char data[33]; /* ids, spans and order of the samples: decides about what the next two explain */
+  uint32_t max_length;
+  char templates[KEDGE_PRIOR_TEMPLATE]; /* "prompt <hash of the text or none>, chat <name or none>" */
 } kedge_prior_identity;
+
+/* The identity of a base loaded from files with tokenizer and samples, and the options that the samples were
+ * read with (NULL: none). Reads every weight once. */
+kedge_status kedge_prior_identify(const kedge_model *model, const kedge_tokenizer *tokenizer,
+                                  const kedge_dataset *dataset, uint32_t max_length,
+                                  const char *prompt_template, const char *chat_template,
+                                  kedge_prior_identity *identity);
 
 typedef struct kedge_prior_options {
   uint32_t batch_size; /* samples a forward pass; 0: 8 */
+  bool half;           /* store f16 in place of f32: half the size, see kedge_prior_is_exact */
+  bool restart;        /* throw away what a stopped run has left */
   /* Called after each pass; false stops with ERR_INTERRUPTED. May be NULL. */
   bool (*progress)(void *context, uint64_t samples, uint64_t samples_total, uint64_t tokens);
-  void *context;
+  void (*note)(void *context, const char *line); /* "resuming at sample 640 of 20000"; may be NULL */
+  void *context;                                 /* of progress and note */
 } kedge_prior_options;
 
-/* One forward pass of `model` (the frozen base, no intervention) over the dataset; sums in double; writes
- * `path` atomically. */
+/* One forward pass of `model` (the frozen base, no intervention) over the dataset; sums in double. Rows go to
+ * `<path>.partial` as they are computed, which becomes `path` when it is whole. Memory does not grow with the
+ * number of samples. A run that was stopped, by whatever, goes on where it was with the same bits; what is
+ * left of a run of another base, data or options is refused (ERR_MISMATCH) unless `restart`. */
 kedge_status kedge_prior_compute(const kedge_model *model, const kedge_dataset *dataset,
                                  const kedge_prior_identity *identity, const kedge_prior_options *options,
                                  const char *path);
@@ -44,9 +65,26 @@ uint32_t kedge_prior_layers(const kedge_prior *prior);
 uint32_t kedge_prior_experts(const kedge_prior *prior);
 kedge_prior_identity kedge_prior_get_identity(const kedge_prior *prior);
 
-/* ERR_MISMATCH with what differs, unless the prior belongs to this base, tokenizer, data and router geometry,
- * with the samples and span lengths of `dataset`; ERR_FORMAT if a row that will be read holds no
- * probabilities. Reads the whole file, so that a run does not stop at it hours later. */
+/* The version of the file, 1 or 2, and top_k of the base; 0: not told. */
+uint32_t kedge_prior_version(const kedge_prior *prior);
+uint32_t kedge_prior_top_k(const kedge_prior *prior);
+/* What the file says about its shuffle: "" for none, else "within, seed 1, communities <hash>". */
+const char *kedge_prior_shuffled(const kedge_prior *prior);
+
+/* Makes every row that is read from now on permuted. The permutations are copied. ERR_MISMATCH unless layers
+ * and experts are the prior's, ERR_ARGUMENT if the file itself is shuffled. */
+kedge_status kedge_prior_set_shuffle(kedge_prior *prior, const kedge_shuffle *shuffle);
+
+/* Draws a shuffle for this prior; within reads the communities of its layers from a file, global reads none
+ * (communities NULL). Also the errors of kedge_communities_load and kedge_shuffle_init; ERR_MISMATCH if the
+ * file tells of other layers. Destroyed by the caller. */
+kedge_status kedge_prior_draw_shuffle(const kedge_prior *prior, kedge_shuffle_mode mode, uint64_t seed,
+                                      const char *communities, kedge_shuffle *shuffle);
+
+/* ERR_MISMATCH with the part that differs and both values, unless the prior belongs to this base, tokenizer,
+ * data and router geometry, with the samples and span lengths of `dataset`; ERR_FORMAT if one of 1000 rows
+ * spread over the file holds no probabilities. All other rows are checked as they are used: the cost does not
+ * grow with the file. */
 kedge_status kedge_prior_check(const kedge_prior *prior, const kedge_prior_identity *identity,
                                const kedge_params *params, const kedge_dataset *dataset);
 
@@ -83,9 +121,5 @@ kedge_status kedge_prior_fill_pi(const kedge_prior *prior, bool whole_sample, co
 kedge_status kedge_prior_fill_ids(const kedge_prior *prior, double eps, double clip, bool whole_sample,
                                   const uint64_t *sample_ids, uint32_t count, uint32_t rows, uint32_t topk,
                                   int32_t *ids_LSK);
-
-/* The bias table of an intervention. */
-kedge_status kedge_prior_fill(const kedge_prior *prior, const kedge_intervention *intervention,
-                              const uint64_t *sample_ids, uint32_t count, uint32_t rows, float *bias_LSE);
 
 #endif

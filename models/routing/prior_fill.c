@@ -81,11 +81,23 @@ static kedge_status fill_sample(const filler *f, uint32_t row, uint32_t i, float
   return KEDGE_OK;
 }
 
+/* Asks for the pages of a sample's rows, so that a batch waits once and not for each of them. */
+static void prefetch(const kedge_prior *p, uint32_t row) {
+  kedge_st_tensor rows = *p->prior;
+  rows.bytes /= p->samples;
+  rows.data += row * rows.bytes;
+  kedge_st_prefetch(&rows);
+}
+
 static kedge_status fill(const filler *f, const uint64_t *sample_ids, uint32_t count) {
   const kedge_prior *p = f->prior;
   float *pi = kedge_alloc(3 * (size_t)p->experts, sizeof *pi);
   if (!pi) return KEDGE_ERR_MEMORY;
   kedge_status status = KEDGE_OK;
+  for (uint32_t i = 0; i < count; i++) {
+    const uint32_t row = kedge__prior_row_of(p, sample_ids[i]);
+    if (row != UINT32_MAX) prefetch(p, row);
+  }
   for (uint32_t i = 0; i < count && status == KEDGE_OK; i++) {
     const uint32_t row = kedge__prior_row_of(p, sample_ids[i]);
     status = row != UINT32_MAX ? fill_sample(f, row, i, pi)
@@ -93,6 +105,8 @@ static kedge_status fill(const filler *f, const uint64_t *sample_ids, uint32_t c
                                             kedge_st_path(p->file), (unsigned long long)sample_ids[i]);
   }
   kedge_free(pi);
+  /* Pages that were read stay with the system's cache, not with the process: it never holds the file. */
+  kedge_st_drop(p->prior);
   return status;
 }
 
@@ -158,10 +172,4 @@ kedge_status kedge_prior_fill_ids(const kedge_prior *p, double eps, double clip,
                       topk, p->experts);
   for (uint64_t i = 0; i < (uint64_t)p->moe_layers * rows * topk; i++) ids_LSK[i] = -1;
   return fill(&f, sample_ids, count);
-}
-
-kedge_status kedge_prior_fill(const kedge_prior *p, const kedge_intervention *it, const uint64_t *sample_ids,
-                              uint32_t count, uint32_t rows, float *bias_LSE) {
-  return kedge_prior_fill_bias(p, it->eps, it->clip, it->whole_sample, sample_ids, count, rows, bias_LSE,
-                               NULL);
 }

@@ -66,15 +66,14 @@ static kedge_status translate(const opening *o, const kedge_config_router *r, ke
 
 static kedge_status open_prior(opening *o, uint32_t i, const kedge_config_router *r) {
   const kedge_setup *s = o->setup;
-  kedge_prior_identity identity = {.max_length = (uint32_t)s->config->max_length};
+  kedge_prior_identity identity;
   const char *name = kedge_router_name(o->to->items[i].id);
   if (!r->prior)
     return kedge_fail(KEDGE_ERR_ARGUMENT, "key \"router.prior\": %s needs the file that `kedge prior` wrote",
                       name);
-  memcpy(identity.tokenizer, kedge_tokenizer_hash(s->tokenizer), 33);
-  memcpy(identity.data, s->data->hash, 33);
   KEDGE_TRY(kedge_prior_open(r->prior, &o->to->priors[i]));
-  KEDGE_TRY(kedge_model_hash(s->model, identity.base));
+  KEDGE_TRY(kedge_prior_identify(s->model, s->tokenizer, s->data, (uint32_t)s->config->max_length,
+                                 s->config->prompt_template, s->config->chat_template, &identity));
   KEDGE_TRY(kedge_prior_check(o->to->priors[i], &identity, &s->model->params, s->data));
   o->to->sources[i].prior = o->to->priors[i];
   return KEDGE_OK;
