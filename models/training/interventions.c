@@ -64,6 +64,22 @@ static kedge_status translate(const opening *o, const kedge_config_router *r, ke
 /* ---- What it reads
  * ------------------------------------------------------------------------------------------------ */
 
+/* The control of a permuted prior: drawn here, applied to each row as it is read. */
+static kedge_status shuffle_prior(kedge_prior *prior, const kedge_config_router *r) {
+  const bool within = r->shuffle == KEDGE_CONFIG_SHUFFLE_WITHIN;
+  kedge_shuffle shuffle;
+  if (r->shuffle == KEDGE_CONFIG_SHUFFLE_NONE) return KEDGE_OK;
+  if (within && !r->communities)
+    return kedge_fail(KEDGE_ERR_ARGUMENT,
+                      "key \"router.communities\": shuffle within needs the file that `kedge probe "
+                      "--communities` wrote of the base");
+  KEDGE_TRY(kedge_prior_draw_shuffle(prior, within ? KEDGE_SHUFFLE_WITHIN : KEDGE_SHUFFLE_GLOBAL,
+                                     (uint64_t)r->shuffle_seed, within ? r->communities : NULL, &shuffle));
+  kedge_status status = kedge_prior_set_shuffle(prior, &shuffle);
+  kedge_shuffle_destroy(&shuffle);
+  return status;
+}
+
 static kedge_status open_prior(opening *o, uint32_t i, const kedge_config_router *r) {
   const kedge_setup *s = o->setup;
   kedge_prior_identity identity;
@@ -76,7 +92,7 @@ static kedge_status open_prior(opening *o, uint32_t i, const kedge_config_router
                                  s->config->prompt_template, s->config->chat_template, &identity));
   KEDGE_TRY(kedge_prior_check(o->to->priors[i], &identity, &s->model->params, s->data));
   o->to->sources[i].prior = o->to->priors[i];
-  return KEDGE_OK;
+  return shuffle_prior(o->to->priors[i], r);
 }
 
 /* The trace must be of this base, on these samples, whole. */
