@@ -234,9 +234,53 @@ static void test_spellings(void **state) {
   }
 }
 
+static void test_other_options(void **state) {
+  (void)state;
+  kedge_hf_config config;
+  kedge_params p;
+  char text[KEDGE_MODEL_OPTIONS_TEXT];
+  check(parse("deepseek_v2_lite", "\"norm_topk_prob\": false", "\"norm_topk_prob\": true", &config));
+  assert_int_equal(kedge_model_options_open(&config), KEDGE_OPTION_NORM_TOPK_PROB);
+  check(kedge_model_options_set(&config, "norm_topk_prob=remote, latent_norm_eps=config"));
+  assert_string_equal(kedge_model_options_text(config.options, text),
+                      "latent_norm_eps=config,norm_topk_prob=remote");
+  check(kedge_params_init(&p, &config));
+  assert_true(p.options.gate_normalise);
+  kedge_params_destroy(&p);
+  check(kedge_model_options_set(&config, "norm_topk_prob=transformers"));
+  assert_string_equal(kedge_model_options_text(config.options, text), "latent_norm_eps=config");
+  check(kedge_model_options_set(&config, ""));
+  static const struct {
+    const char *text, *message;
+  } bad[] = {
+      {"norm_topk_prob", "expected transformers or remote"},
+      {"norm_topk_prob=true", "expected transformers or remote, got \"norm_topk_prob=true\""},
+      {"norm=remote", "expected some of latent_norm_eps=config, norm_topk_prob=remote, got \"norm=remote\""},
+      {"latent_norm_eps=config,", "got \"\""}};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    assert_int_equal(kedge_model_options_set(&config, bad[i].text), KEDGE_ERR_ARGUMENT);
+    if (!strstr(kedge_message(), bad[i].message)) fail_msg("%s: %s", bad[i].text, kedge_message());
+  }
+  kedge_hf_config_destroy(&config);
+  /* One expert a token: DeepSeek's code leaves its weight alone, transformers divides it by itself. */
+  check(parse("moonlight_16b_a3b", "\"num_experts_per_tok\": 6", "\"num_experts_per_tok\": 1", &config));
+  assert_int_equal(kedge_model_options_open(&config),
+                   KEDGE_OPTION_NORM_TOPK_PROB | KEDGE_OPTION_LATENT_NORM_EPS);
+  check(kedge_model_options_set(&config, "norm_topk_prob=remote"));
+  check(kedge_params_init(&p, &config));
+  assert_false(p.options.gate_normalise);
+  kedge_params_destroy(&p);
+  kedge_hf_config_destroy(&config);
+  check(parse("olmoe_1b_7b", NULL, NULL, &config));
+  assert_int_equal(kedge_model_options_open(&config), 0);
+  assert_int_equal(kedge_model_options_set(&config, "norm_topk_prob=remote"), KEDGE_ERR_UNSUPPORTED);
+  kedge_hf_config_destroy(&config);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_counts),  cmocka_unit_test(test_rope),
-                                     cmocka_unit_test(test_options), cmocka_unit_test(test_refusals),
-                                     cmocka_unit_test(test_ignored), cmocka_unit_test(test_spellings)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_counts),       cmocka_unit_test(test_rope),
+                                     cmocka_unit_test(test_options),      cmocka_unit_test(test_refusals),
+                                     cmocka_unit_test(test_ignored),      cmocka_unit_test(test_spellings),
+                                     cmocka_unit_test(test_other_options)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -147,6 +147,41 @@ static void test_deepseek(void **state) {
   check_bias("deepseek-bf16/model.safetensors");
 }
 
+/* An option of the model is part of what a prior belongs to, and of what a run is. */
+static void test_model_options(void **state) {
+  (void)state;
+#define EPS "latent_norm_eps=config"
+  initialise("latent", deepseek);
+  training_expect(0, "", "score --model latent --tokens 3,4,5,6 --out usual.st");
+  training_expect(
+      0, "",
+      "score --model latent --tokens 3,4,5,6 --model-options latent_norm_eps=transformers --out same.st");
+  training_expect(0, "", "score --model latent --tokens 3,4,5,6 --model-options " EPS " --out other.st");
+  assert_true(training_same("usual.st", "same.st"));
+  assert_false(training_same("usual.st", "other.st"));
+  training_expect(0, "", "prior --model latent --data train.jsonl --max-length 160 --out usual.prior");
+  training_expect(0, "",
+                  "prior --model latent --data train.jsonl --max-length 160 --model-options " EPS
+                  " --out latent.prior");
+#define TRAIN                                                                                                \
+  "train run.yaml model_name_or_path=latent output_dir=latent-out max_steps=2 router.intervention=rpb "
+  training_expect(2, "other weights or model_options", TRAIN "router.prior=usual.prior model_options=" EPS);
+  training_expect(2, "other weights or model_options", TRAIN "router.prior=latent.prior");
+  training_expect(0, "", TRAIN "router.prior=latent.prior model_options=" EPS);
+  training_expect(2, "key \"model_options\"",
+                  TRAIN "router.prior=usual.prior overwrite_output_dir=true resume_from_checkpoint=true");
+  char *kept = test_read(at("latent-out/checkpoint-2/kedge_config.yaml"), &(size_t){0});
+  assert_non_null(strstr(kept, EPS));
+  free(kept);
+  training_expect(0, "", "plan --model latent --model-options " EPS);
+  training_expect(0, "", "probe --base latent --post latent-out --data train.jsonl --model-options " EPS);
+  training_expect(2, "implementations of granitemoe do not differ in it",
+                  "generate --model granite --tokens 3 --model-options " EPS);
+  test_run info = training_kedge("info latent");
+  assert_non_null(strstr(info.out, "--model-options " EPS "\n"));
+  test_run_free(&info);
+}
+
 static int setup(void **state) {
   (void)state;
   training_prepare(24);
@@ -155,6 +190,6 @@ static int setup(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_granite), cmocka_unit_test(test_qwen2),
-                                     cmocka_unit_test(test_deepseek)};
+                                     cmocka_unit_test(test_deepseek), cmocka_unit_test(test_model_options)};
   return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -342,6 +342,71 @@ static void test_experts(void **state) {
   finish(&g);
 }
 
+/* A row loss (or any function of z alone) and its gradient. */
+static void want_row_loss(golden *g, kedge_value z, kedge_value y) {
+  kedge_output(g->graph, y, "y");
+  want(g, y, "y");
+  want_gradients(g, y, "dy", &z, (const char *const[]){"dz"}, 1);
+  finish(g);
+}
+
+static void test_anchors(void **state) {
+  static const char *const kl[] = {"anchor_kl/rows", "anchor_kl/unnormalised", "anchor_kl/direction",
+                                   "anchor_kl/never"};
+  static const char *const l2[] = {"anchor_l2/rows", "anchor_l2/floored", "anchor_l2/far"};
+  golden g;
+  for (size_t i = 0; i < sizeof kl / sizeof *kl; i++) {
+    begin(&g, *state, kl[i]);
+    kedge_value z = in(&g, "z");
+    want_row_loss(&g, z, kedge_anchor_kl(g.graph, z, in(&g, "table"), in(&g, "index")));
+  }
+  for (size_t i = 0; i < sizeof l2 / sizeof *l2; i++) {
+    begin(&g, *state, l2[i]);
+    kedge_value z = in(&g, "z"), table = in(&g, "table");
+    want_row_loss(&g, z, kedge_anchor_l2(g.graph, z, table, in(&g, "index"), number(&g, "floor")));
+  }
+  begin(&g, *state, "logsumexp/rows");
+  kedge_value z = in(&g, "z");
+  want_row_loss(&g, z, kedge_logsumexp(g.graph, z));
+}
+
+static void test_balance(void **state) {
+  static const char *const names[] = {"balance/softmax", "balance/sigmoid", "balance/low", "balance/lowest"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    golden g;
+    begin(&g, *state, names[i]);
+    uint32_t kind = number(&g, "sigmoid") != 0 ? KEDGE_SCORE_SIGMOID : KEDGE_SCORE_SOFTMAX;
+    kedge_value z = in(&g, "z"), counts = in(&g, "counts");
+    want_row_loss(&g, z, kedge_balance(g.graph, z, counts, in(&g, "index"), kind));
+  }
+}
+
+static void test_choice(void **state) {
+  golden g;
+  begin(&g, *state, "choice/plain");
+  kedge_value ids = in(&g, "ids"), index = in(&g, "index");
+  kedge_value counts = kedge_expert_counts(g.graph, ids, index, (uint32_t)number(&g, "groups"),
+                                           (uint32_t)number(&g, "experts"));
+  kedge_value replaced = kedge_choose_rows(g.graph, ids, in(&g, "table"), index);
+  kedge_output(g.graph, counts, "counts");
+  kedge_output(g.graph, replaced, "replaced");
+  want(&g, counts, "counts");
+  want(&g, replaced, "replaced");
+  finish(&g);
+}
+
+static void test_detach(void **state) {
+  golden g;
+  begin(&g, *state, "detach/plain");
+  kedge_value x = in(&g, "x"), square = kedge_mul(g.graph, x, x);
+  kedge_value y = kedge_mul(g.graph, x, kedge_detach(g.graph, square));
+  y = kedge_add(g.graph, y, kedge_detach(g.graph, x));
+  kedge_output(g.graph, y, "y");
+  want(&g, y, "y");
+  want_gradients(&g, y, "dy", &x, (const char *const[]){"dx"}, 1);
+  finish(&g);
+}
+
 static golden group;
 
 /* Outcomes of the file: whatever is neither an input, a cotangent nor a number. The clipped gradients are the
@@ -349,9 +414,10 @@ static golden group;
 static void test_complete(void **state) {
   (void)state;
   static const char *const outcomes[] = {
-      "y",     "lse",         "nll", "scores",  "ids",        "dh",      "dweight", "norm",
-      "scale", "sum_squares", "m_",  "v_",      "parameter_", "dx",      "dq",      "dk",
-      "dv",    "dgate",       "dup", "dlogits", "dweights",   "dw_gate", "dw_up",   "dw_down"};
+      "y",       "lse",   "nll",         "scores", "ids",    "dh",         "dweight",
+      "norm",    "scale", "sum_squares", "m_",     "v_",     "parameter_", "dx",
+      "dq",      "dk",    "dv",          "dgate",  "dup",    "dlogits",    "dweights",
+      "dw_gate", "dw_up", "dw_down",     "dz",     "counts", "replaced"};
   uint32_t expected = 0;
   for (uint32_t i = 0; i < kedge_st_count(group.file); i++) {
     const kedge_st_tensor *t = kedge_st_at(group.file, i);
@@ -360,6 +426,7 @@ static void test_complete(void **state) {
         !strcmp(name, "parameter_0") || (!strcmp(name, "scale") && !strncmp(t->name, "attention", 9));
     given |= !strncmp(t->name, "head_loss", 9) &&
              !strcmp(name, "lse"); /* the op leaves rows without a label out */
+    given |= !strcmp(name, "counts") && !strncmp(t->name, "balance", 7);
     given |= !strcmp(name, "ids") && strncmp(t->name, "gates", 5) != 0;
     bool outcome = false;
     for (size_t k = 0; k < sizeof outcomes / sizeof *outcomes; k++) {
@@ -399,7 +466,8 @@ int main(void) {
       cmocka_unit_test(test_rope),     cmocka_unit_test(test_attention), cmocka_unit_test(test_head_loss),
       cmocka_unit_test(test_routing),  cmocka_unit_test(test_clip),      cmocka_unit_test(test_adamw),
       cmocka_unit_test(test_rms_norm), cmocka_unit_test(test_swiglu),    cmocka_unit_test(test_embed),
-      cmocka_unit_test(test_experts),  cmocka_unit_test(test_complete)};
+      cmocka_unit_test(test_experts),  cmocka_unit_test(test_anchors),   cmocka_unit_test(test_balance),
+      cmocka_unit_test(test_choice),   cmocka_unit_test(test_detach),    cmocka_unit_test(test_complete)};
   int failed = 0;
   for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
     now = &modes[i];

@@ -9,8 +9,8 @@
 #include "models/checkpoint/atomic.h"
 #include "models/decoder/pass.h"
 #include "models/training/optimizer.h"
+#include "tests/support/batch.h"
 #include "tests/support/files.h"
-#include "tests/support/reference.h"
 #include "tests/support/run.h"
 
 #include <glob.h>
@@ -26,40 +26,8 @@
 typedef struct run_setup {
   const char *variant, *backend;
   bool recompute;
+  const char *options; /* of the model; their golden is golden.options.safetensors */
 } run_setup;
-
-/* A golden batch as inputs of a pass with a tail of tokens outside any sequence. */
-typedef struct batch {
-  uint32_t tokens, size;
-  int32_t *ids, *positions, *segments, *labels;
-  float *weights;
-} batch;
-
-static batch batch_read(const kedge_st_file *golden, bool labelled) {
-  uint64_t tokens, bounds, n;
-  int32_t *ids = kedge_test_ints(golden, "input_ids", &tokens),
-          *cu = kedge_test_ints(golden, "cu_seqlens", &bounds);
-  int32_t *labels = labelled ? kedge_test_ints(golden, "labels", &n) : NULL;
-  batch b = {.tokens = (uint32_t)tokens, .size = (uint32_t)tokens + 5};
-  b.ids = calloc(b.size, 4), b.positions = calloc(b.size, 4), b.segments = calloc(b.size, 4);
-  b.labels = calloc(b.size, 4), b.weights = calloc(b.size, 4);
-  uint32_t kept = 0;
-  for (uint32_t t = 0; labels && t < tokens; t++) kept += labels[t] >= 0;
-  for (uint32_t t = 0; t < b.size; t++) b.segments[t] = b.labels[t] = -1;
-  for (uint64_t s = 0; s + 1 < bounds; s++)
-    for (int32_t t = cu[s]; t < cu[s + 1]; t++) {
-      b.ids[t] = ids[t], b.segments[t] = cu[s], b.positions[t] = t - cu[s];
-      if (!labels) continue;
-      b.labels[t] = labels[t];
-      b.weights[t] = labels[t] >= 0 ? 1.0f / (float)kept : 0;
-    }
-  free(ids), free(cu), free(labels);
-  return b;
-}
-
-static void batch_free(batch *b) {
-  free(b->ids), free(b->positions), free(b->segments), free(b->labels), free(b->weights);
-}
 
 static void check(kedge_status status) {
   if (status != KEDGE_OK) fail_msg("%s: %s", kedge_status_name(status), kedge_message());
@@ -72,10 +40,9 @@ static void below(const char *what, double error, double limit) {
 /* Largest error of a float output's first rows against a golden tensor. */
 static double output_error(kedge_pass *pass, kedge_value value, const kedge_st_file *golden,
                            const char *name) {
-  uint64_t count, bytes = kedge_value_bytes(pass->decoder.graph, value);
+  uint64_t count;
   double *want = kedge_test_doubles(golden, name, &count);
-  float *got = malloc(bytes);
-  check(kedge_exec_read(pass->exec, value, got, bytes));
+  float *got = test_read_floats(pass, value);
   double error = kedge_test_error(got, want, count);
   free(want), free(got);
   return error;
@@ -87,8 +54,8 @@ static void check_routing(kedge_pass *pass, const kedge_model *model, const kedg
     uint32_t layer = kedge_params_moe_layer(&model->params, l);
     uint64_t count, bytes = kedge_value_bytes(pass->decoder.graph, pass->decoder.ids_TK[l]);
     snprintf(name, sizeof name, "topk_ids.%u", layer);
-    int32_t *want = kedge_test_ints(golden, name, &count), *got = malloc(bytes);
-    check(kedge_exec_read(pass->exec, pass->decoder.ids_TK[l], got, bytes));
+    int32_t *want = kedge_test_ints(golden, name, &count),
+            *got = test_read_ints(pass, pass->decoder.ids_TK[l]);
     assert_memory_equal(got, want, count * 4);
     for (uint64_t i = count; i < bytes / 4; i++) assert_int_equal(got[i], -1);
     free(want), free(got);
@@ -137,11 +104,27 @@ static void check_gradients(const kedge_optimizer *o, const kedge_st_file *golde
   }
 }
 
+/* The first update's loss and gradients. */
+static void check_update(kedge_pass *pass, kedge_optimizer *o, const kedge_tokens *tokens,
+                         const kedge_st_file *golden) {
+  float loss;
+  uint64_t n;
+  double *want = kedge_test_doubles(golden, "loss", &n);
+  check(kedge_optimizer_begin(o));
+  check(kedge_pass_run(pass, tokens));
+  check(kedge_exec_read(pass->exec, pass->decoder.loss_1, &loss, sizeof loss));
+  below("loss", fabs((double)loss - *want) / *want, 1e-6);
+  check_gradients(o, golden, 1);
+  check_gradients(o, golden, 1.01);
+  free(want);
+}
+
 static void train_ten(kedge_pass *pass, kedge_optimizer *o, const kedge_tokens *tokens,
                       const kedge_st_file *golden) {
   uint64_t n;
   double *losses = kedge_test_doubles(golden, "train.losses", &n),
          *norms = kedge_test_doubles(golden, "train.grad_norms", &n);
+  check_update(pass, o, tokens, golden);
   for (int step = 0; step < 10; step++) {
     float loss;
     kedge_optimizer_norms got;
@@ -149,8 +132,6 @@ static void train_ten(kedge_pass *pass, kedge_optimizer *o, const kedge_tokens *
     check(kedge_pass_run(pass, tokens));
     check(kedge_exec_read(pass->exec, pass->decoder.loss_1, &loss, sizeof loss));
     below("loss", fabs((double)loss - losses[step]) / losses[step], step ? 1e-5 : 1e-6);
-    if (step == 0) check_gradients(o, golden, 1);
-    if (step == 0) check_gradients(o, golden, 1.01);
     check(kedge_optimizer_step(o, 1e-3, &got));
     below("grad norm", fabs(got.all - norms[step]) / norms[step], 1e-4);
     assert_true(got.router > 0 && got.router < got.all);
@@ -167,18 +148,14 @@ static void run(const run_setup *s, bool train) {
   kedge_model *model;
   kedge_workspace *workspace;
   kedge_st_file *golden;
-  snprintf(path, sizeof path, "%s/golden.safetensors", s->variant);
+  snprintf(path, sizeof path, "%s/golden%s.safetensors", s->variant, s->options ? ".options" : "");
   check(kedge_st_open(test_golden(path), &golden));
   check(kedge_device_open(s->backend, NULL, &device));
-  snprintf(path, sizeof path, "%s", s->variant);
-  check(kedge_model_load(device, test_golden(path), KEDGE_F32, &model));
+  const kedge_model_how how = {.dtype = KEDGE_F32, .options = s->options};
+  check(kedge_model_open(device, test_golden(s->variant), &how, &model));
   check(kedge_workspace_new(device, &workspace));
-  batch b = batch_read(golden, train);
-  const kedge_tokens tokens = {.ids = b.ids,
-                               .positions = b.positions,
-                               .segments = b.segments,
-                               .labels = b.labels,
-                               .weights = b.weights};
+  test_batch b = test_batch_read(golden, train);
+  const kedge_tokens tokens = test_batch_inputs(&b);
   const kedge_decoder_spec spec = {.loss = train, .logits = true, .taps = true, .recompute = s->recompute};
   const kedge_optimizer_options options = {
       .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = 0.1, .max_norm = 1.0};
@@ -191,14 +168,14 @@ static void run(const run_setup *s, bool train) {
   check(kedge_pass_run(pass, &tokens));
   check_routing(pass, model, golden);
   below("logits", output_error(pass, pass->decoder.logits_TV, golden, "logits"), 1e-5);
-  if (train) train_ten(pass, &optimizer, &tokens, golden);
+  if (train) (s->options ? check_update : train_ten)(pass, &optimizer, &tokens, golden);
   kedge_optimizer_destroy(&optimizer);
   kedge_passes_destroy(&passes);
   kedge_workspace_free(workspace);
   kedge_model_free(model);
   kedge_device_close(device);
   kedge_st_close(golden);
-  batch_free(&b);
+  test_batch_free(&b);
 }
 
 /* Names of the folders under tests/golden that have a file; `most` of them fit. Returns how many. */
@@ -231,7 +208,7 @@ static void test_parity(void **state) {
     trained++;
     for (size_t b = 0; b < 2; b++)
       for (int recompute = 0; recompute < 2; recompute++) {
-        const run_setup s = {names[v], backends[b], recompute};
+        const run_setup s = {names[v], backends[b], recompute, NULL};
         print_message("%s on %s%s\n", s.variant, s.backend, recompute ? ", recompute" : "");
         run(&s, true);
       }
@@ -244,7 +221,38 @@ static void test_bf16_files(void **state) {
   char names[MOST][64];
   size_t count = folders("*_bf16/golden.safetensors", names);
   assert_true(count >= 1);
-  for (size_t v = 0; v < count; v++) run(&(run_setup){names[v], "cpu", false}, false);
+  for (size_t v = 0; v < count; v++) run(&(run_setup){names[v], "cpu", false, NULL}, false);
+}
+
+/* Where implementations differ: each option against its own golden, and it makes a difference. */
+static void test_options(void **state) {
+  (void)state;
+  char names[MOST][64];
+  size_t count = folders("*/golden.options.safetensors", names);
+  assert_int_equal(count, 2);
+  for (size_t v = 0; v < count; v++) {
+    char path[128], hash[33], other_hash[33];
+    kedge_st_file *golden;
+    kedge_device *device;
+    kedge_model *model, *other;
+    snprintf(path, sizeof path, "%s/golden.options.safetensors", names[v]);
+    check(kedge_st_open(test_golden(path), &golden));
+    const char *options = kedge_st_metadata(golden, "model_options");
+    print_message("%s with %s\n", names[v], options);
+    run(&(run_setup){names[v], "ref", false, options}, true);
+    run(&(run_setup){names[v], "cpu", true, options}, true);
+    check(kedge_device_open("cpu", NULL, &device));
+    check(kedge_model_load(device, test_golden(names[v]), KEDGE_F32, &model));
+    const kedge_model_how how = {.dtype = KEDGE_F32, .options = options};
+    check(kedge_model_open(device, test_golden(names[v]), &how, &other));
+    check(kedge_model_hash(model, hash));
+    check(kedge_model_hash(other, other_hash));
+    assert_string_not_equal(hash, other_hash);
+    kedge_model_free(other);
+    kedge_model_free(model);
+    kedge_device_close(device);
+    kedge_st_close(golden);
+  }
 }
 
 static bool same_set(const int32_t *a, const int32_t *b, uint32_t k) {
@@ -285,8 +293,8 @@ static void bf16_storage(const char *variant) {
   check(kedge_device_open("cpu", NULL, &device));
   check(kedge_model_load(device, test_golden(variant), KEDGE_BF16, &model));
   check(kedge_workspace_new(device, &workspace));
-  batch b = batch_read(golden, false);
-  const kedge_tokens tokens = {.ids = b.ids, .positions = b.positions, .segments = b.segments};
+  test_batch b = test_batch_read(golden, false);
+  const kedge_tokens tokens = test_batch_inputs(&b);
   const kedge_decoder_spec spec = {.logits = true, .taps = true};
   kedge_passes_init(&passes, model, &spec, workspace, NULL, NULL);
   check(kedge_passes_get(&passes, b.size, 0, &pass));
@@ -317,7 +325,7 @@ static void bf16_storage(const char *variant) {
   kedge_model_free(model);
   kedge_device_close(device);
   kedge_st_close(golden);
-  batch_free(&b);
+  test_batch_free(&b);
 }
 
 static void test_bf16_storage(void **state) {
@@ -342,8 +350,8 @@ static float *logits_of(const char *folder, const char *variant, bool map, uint6
   check(kedge_device_open("cpu", NULL, &device));
   check((map ? kedge_model_map : kedge_model_load)(device, test_golden(folder), dtype, &model));
   check(kedge_workspace_new(device, &workspace));
-  batch b = batch_read(golden, false);
-  const kedge_tokens tokens = {.ids = b.ids, .positions = b.positions, .segments = b.segments};
+  test_batch b = test_batch_read(golden, false);
+  const kedge_tokens tokens = test_batch_inputs(&b);
   kedge_passes_init(&passes, model, &(kedge_decoder_spec){.logits = true}, workspace, NULL, NULL);
   check(kedge_passes_get(&passes, b.size, 0, &pass));
   check(kedge_pass_run(pass, &tokens));
@@ -355,7 +363,7 @@ static float *logits_of(const char *folder, const char *variant, bool map, uint6
   kedge_model_free(model);
   kedge_device_close(device);
   kedge_st_close(golden);
-  batch_free(&b);
+  test_batch_free(&b);
   return got;
 }
 
@@ -453,8 +461,9 @@ static void test_round_trips(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_parity),       cmocka_unit_test(test_bf16_files),
-                                     cmocka_unit_test(test_bf16_storage), cmocka_unit_test(test_layouts),
-                                     cmocka_unit_test(test_round_trips),  cmocka_unit_test(test_memory)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_parity),     cmocka_unit_test(test_options),
+                                     cmocka_unit_test(test_bf16_files), cmocka_unit_test(test_bf16_storage),
+                                     cmocka_unit_test(test_layouts),    cmocka_unit_test(test_round_trips),
+                                     cmocka_unit_test(test_memory)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

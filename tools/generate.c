@@ -13,7 +13,7 @@
 enum { MAX_STOPS = 2 * KEDGE_HF_MAX_IDS + 2 };
 
 typedef struct generate_command {
-  const char *model, *prompt, *tokens, *dtype, *backend, *prompt_template, *chat_template;
+  const char *model, *prompt, *tokens, *dtype, *backend, *prompt_template, *chat_template, *model_options;
   double temperature, top_p;
   int64_t top_k, seed, max_new_tokens, threads;
   bool chat;
@@ -195,7 +195,8 @@ static kedge_status run(const generate_command *o) {
   kedge_status status = input_dtype(o->dtype, &config, &dtype);
   if (status == KEDGE_OK) status = read_prompt(o, &s, &config);
   if (status == KEDGE_OK) status = input_device(o->backend, o->threads, &device);
-  if (status == KEDGE_OK) status = kedge_model_map(device, o->model, dtype, &model);
+  const kedge_model_how how = {.dtype = dtype, .map = true, .options = o->model_options};
+  if (status == KEDGE_OK) status = kedge_model_open(device, o->model, &how, &model);
   if (status == KEDGE_OK) status = compute(o, &s, model);
   kedge_model_free(model);
   kedge_device_close(device);
@@ -223,6 +224,7 @@ int command_generate(int argc, char **argv) {
        "chatml, moonlight, deepseek, granite, mistral, tulu (auto)", false, 0, 0},
       {"--prompt-template", CLI_TEXT, &o.prompt_template, "TEXT", "text with {prompt} in it", false, 0, 0},
       {"--dtype", CLI_TEXT, &o.dtype, "DTYPE", "f32 or bf16 storage (as the config says)", false, 0, 0},
+      {"--model-options", CLI_TEXT, &o.model_options, "LIST", INPUT_MODEL_OPTIONS, false, 0, 0},
       {"--backend", CLI_TEXT, &o.backend, "NAME", "where to compute (cpu)", false, 0, 0},
       {"--threads", CLI_INT, &o.threads, "N", "threads (0: all)", false, 0, 4096}};
   const cli_spec spec = {

@@ -44,12 +44,18 @@ static void describe_config(json_t *root, const kedge_hf_config *c) {
 }
 
 static bool describe_params(info_report *r, const kedge_hf_config *config, kedge_params *params) {
+  char options[KEDGE_MODEL_OPTIONS_TEXT];
   if (kedge_params_init(params, config) != KEDGE_OK) {
     info_say(r->problems, "%s", kedge_message());
     return false;
   }
   info_number(r->root, "parameters", params->total);
   info_number(r->root, "active_parameters", params->active);
+  if (*kedge_model_options_text(kedge_model_options_open(config), options))
+    info_say(r->notes,
+             "implementations of %s differ in what this config means: transformers' way holds unless other "
+             "commands are given --model-options %s",
+             config->model_type, options);
   return true;
 }
 

@@ -5,7 +5,10 @@
 #ifndef KEDGE_TOOLS_INPUTS_H
 #define KEDGE_TOOLS_INPUTS_H
 
-#include "models/checkpoint/hf_config.h"
+#include "models/decoder/family.h"
+
+/* Help of --model-options, which kedge_model_options_set reads. */
+#define INPUT_MODEL_OPTIONS "where implementations differ: norm_topk_prob=remote,latent_norm_eps=config"
 
 /* True for a path that is a folder. */
 bool input_is_folder(const char *path);

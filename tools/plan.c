@@ -12,7 +12,7 @@
 #include <stdio.h>
 
 typedef struct plan_options {
-  const char *model, *dtype;
+  const char *model, *dtype, *model_options;
   int64_t tokens;
   bool recompute, json;
 } plan_options;
@@ -145,7 +145,8 @@ static kedge_status run(const plan_options *o) {
   kedge_dtype dtype;
   plan_report report = {0};
   KEDGE_TRY(input_config(o->model, &config));
-  kedge_status status = input_dtype(o->dtype, &config, &dtype);
+  kedge_status status = kedge_model_options_set(&config, o->model_options);
+  if (status == KEDGE_OK) status = input_dtype(o->dtype, &config, &dtype);
   if (status == KEDGE_OK) status = kedge_device_open("null", NULL, &device);
   if (status == KEDGE_OK)
     status = kedge_model_describe(device, &config, dtype, &model);
@@ -165,6 +166,7 @@ int command_plan(int argc, char **argv) {
        0, 0},
       {"--tokens", CLI_INT, &o.tokens, "T", "tokens of a micro-batch (2048)", false, 1, 1 << 24},
       {"--dtype", CLI_TEXT, &o.dtype, "DTYPE", "f32 or bf16 storage (as the config says)", false, 0, 0},
+      {"--model-options", CLI_TEXT, &o.model_options, "LIST", INPUT_MODEL_OPTIONS, false, 0, 0},
       {"--recompute", CLI_FLAG, &o.recompute, NULL, "recompute each layer in the backward pass", false, 0, 0},
       {"--json", CLI_FLAG, &o.json, NULL, "print JSON", false, 0, 0}};
   const cli_spec spec = {.command = "plan",

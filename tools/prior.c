@@ -51,7 +51,8 @@ static kedge_status compute(const kedge_config *config, const settings *s) {
   KEDGE_GOTO(kedge_setup_data(config, &config->dataset, note, NULL, &tokenizer, &data), status, done);
   KEDGE_GOTO(spare_inputs(config, s->out), status, done);
   KEDGE_GOTO(input_device(config->backend, config->threads, &device), status, done);
-  KEDGE_GOTO(kedge_model_map(device, config->model_name_or_path, dtype, &model), status, done);
+  const kedge_model_how how = {.dtype = dtype, .map = true, .options = config->model_options};
+  KEDGE_GOTO(kedge_model_open(device, config->model_name_or_path, &how, &model), status, done);
   KEDGE_GOTO(kedge_prior_identify(model, tokenizer, data, (uint32_t)config->max_length,
                                   config->prompt_template, config->chat_template, &identity),
              status, done);
@@ -129,7 +130,8 @@ static bool add_files(cli_list *list, const cli_list *files) {
 
 int command_prior(int argc, char **argv) {
   settings s = {.store = "f32", .batch = 8};
-  const char *model = NULL, *config = NULL, *dtype = NULL, *template = NULL, *backend = NULL;
+  const char *model = NULL, *config = NULL, *dtype = NULL, *template = NULL, *backend = NULL,
+             *model_options = NULL;
   cli_list files = {.count = 0}, arguments;
   int64_t max_length = 0, threads = 0;
   const cli_option options[] = {
@@ -150,6 +152,7 @@ int command_prior(int argc, char **argv) {
       {"--restart", CLI_FLAG, &s.restart, NULL, "throw away what a stopped run has left in FILE.partial",
        false, 0, 0},
       {"--batch-size", CLI_INT, &s.batch, "N", "samples in one forward pass (8)", false, 1, 65536},
+      {"--model-options", CLI_TEXT, &model_options, "LIST", INPUT_MODEL_OPTIONS, false, 0, 0},
       {"--backend", CLI_TEXT, &backend, "NAME", "compute backend, one of `kedge devices` (cpu)", false, 0, 0},
       {"--threads", CLI_INT, &threads, "N", "CPU threads, 0 = all (0)", false, 0, 4096},
   };
@@ -172,7 +175,8 @@ int command_prior(int argc, char **argv) {
   char number[24];
   bool valid = (!model || add_quoted(&overrides, "model_name_or_path", model)) &&
                add_files(&overrides, &files) &&
-               (!template || add_quoted(&overrides, "prompt_template", template));
+               (!template || add_quoted(&overrides, "prompt_template", template)) &&
+               (!model_options || add_quoted(&overrides, "model_options", model_options));
   if (backend) add(&overrides, "backend", backend);
   if (dtype) add(&overrides, "dtype", dtype);
   if (max_length)

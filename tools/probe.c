@@ -22,7 +22,7 @@ static bool advanced(void *context, uint64_t tokens, uint64_t total) {
 }
 
 typedef struct settings {
-  const char *base, *post, *backend, *dtype, *template, *trace_out;
+  const char *base, *post, *backend, *dtype, *template, *trace_out, *model_options;
   cli_list files;
   int64_t max_tokens, batch_size, max_length, threads;
   bool json;
@@ -61,7 +61,8 @@ static kedge_status trace_model(const settings *s, const char *which, const char
   progress bar;
   fprintf(stderr, "probe: %s %s, %s on %s\n", which, directory, kedge_dtype_name(dtype),
           kedge_device_description(device));
-  KEDGE_TRY(kedge_model_map(device, directory, dtype, &model));
+  const kedge_model_how how = {.dtype = dtype, .map = true, .options = s->model_options};
+  KEDGE_TRY(kedge_model_open(device, directory, &how, &model));
   uint64_t tokens = data->offsets[data->count];
   if (s->max_tokens && (uint64_t)s->max_tokens < tokens) tokens = (uint64_t)s->max_tokens;
   snprintf(label, sizeof label, "probe %s", which);
@@ -221,6 +222,7 @@ int command_probe(int argc, char **argv) {
       {"--trace-out", CLI_TEXT, &s.trace_out, "DIR", "keep both routing traces (safetensors) here", false, 0,
        0},
       {"--dtype", CLI_TEXT, &s.dtype, "TYPE", "f32, bf16, or auto: the files' own (auto)", false, 0, 0},
+      {"--model-options", CLI_TEXT, &s.model_options, "LIST", INPUT_MODEL_OPTIONS, false, 0, 0},
       {"--backend", CLI_TEXT, &s.backend, "NAME", "where to compute (cpu)", false, 0, 0},
       {"--threads", CLI_INT, &s.threads, "N", "CPU threads, 0 = all (0)", false, 0, 4096},
   };

@@ -11,7 +11,7 @@
 #include <stdio.h>
 
 typedef struct score_options {
-  const char *model, *tokens, *out, *dtype, *backend, *prompt_template, *chat_template;
+  const char *model, *tokens, *out, *dtype, *backend, *prompt_template, *chat_template, *model_options;
   cli_list data;
   int64_t max_length, batch_size, threads;
   bool logits;
@@ -108,7 +108,8 @@ static kedge_status run(const score_options *o) {
   if (status == KEDGE_OK)
     status = o->tokens ? read_ids(o, &config, &in, &samples) : read_data(o, &in, &samples);
   if (status == KEDGE_OK) status = input_device(o->backend, o->threads, &device);
-  if (status == KEDGE_OK) status = kedge_model_map(device, o->model, dtype, &model);
+  const kedge_model_how how = {.dtype = dtype, .map = true, .options = o->model_options};
+  if (status == KEDGE_OK) status = kedge_model_open(device, o->model, &how, &model);
   if (status == KEDGE_OK) status = compute(o, model, &samples);
   kedge_model_free(model);
   kedge_device_close(device);
@@ -134,6 +135,7 @@ int command_score(int argc, char **argv) {
       {"--chat-template", CLI_TEXT, &o.chat_template, "NAME",
        "chatml, moonlight, deepseek, granite, mistral, tulu (auto)", false, 0, 0},
       {"--dtype", CLI_TEXT, &o.dtype, "DTYPE", "f32 or bf16 storage (as the config says)", false, 0, 0},
+      {"--model-options", CLI_TEXT, &o.model_options, "LIST", INPUT_MODEL_OPTIONS, false, 0, 0},
       {"--backend", CLI_TEXT, &o.backend, "NAME", "where to compute (cpu)", false, 0, 0},
       {"--threads", CLI_INT, &o.threads, "N", "threads (0: all)", false, 0, 4096}};
   const cli_spec spec = {

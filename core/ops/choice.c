@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What is made of a choice of experts: how often each was chosen, and another choice in its place. The choice
- * itself (topk) is in route.c; the tuned CPU kernels are in backends/cpu/kernels/choice.c.
+ * itself (topk) is in route.c.
  */
 #if defined(KEDGE_PART_RULES)
 #include "core/op.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What all heads share: one head's columns repeated for every head, and its transpose, the sum over heads.
- * The key of multi-head latent attention has such a part. Attention itself is in attention.c.
+ * The key of multi-head latent attention has such a part. The tuned CPU kernels are in
+ * backends/cpu/kernels/heads.c; attention itself is in attention.c.
  */
 #if defined(KEDGE_PART_RULES)
 #include "core/op.h"

@@ -74,6 +74,7 @@ typedef struct kedge_hf_config {
   int32_t bos_token_id, pad_token_id;
   kedge_id_list eos, generation_eos;
 
+  unsigned options;  /* not of the file: KEDGE_OPTION_* of models/decoder/family.h */
   kedge_notes notes; /* defaults taken for absent keys */
 } kedge_hf_config;
 

@@ -2,8 +2,9 @@
  *
  * DeepSeek-V2 and V2-Lite: latent attention, with or without a latent for queries, YaRN; the first layers are
  * dense; softmax router, top-k greedy or inside the groups with the best single expert; shared experts are
- * one wide MLP. As in transformers, weights are never normalised (norm_topk_prob is ignored; DeepSeek's own
- * code heeds it, no published model sets it) and the latent norms use epsilon 1e-6.
+ * one wide MLP. As in transformers, weights are never normalised, whatever norm_topk_prob says, and the
+ * latent norms use epsilon 1e-6. With the option norm_topk_prob=remote it is heeded as in DeepSeek's own
+ * code: normalised weights are not scaled by the routed scaling factor (no published model sets it).
  */
 #include "models/decoder/names.h"
 
@@ -30,16 +31,20 @@ static kedge_status options(const kedge_hf_config *config, kedge_family_options 
         "config.json: key \"topk_method\": expected \"greedy\" or \"group_limited_greedy\", got "
         "\"%s\"",
         config->topk_method);
+  const bool normalise = config->options & KEDGE_OPTION_NORM_TOPK_PROB && config->norm_topk_prob &&
+                         config->num_experts_per_tok > 1;
   *o = (kedge_family_options){
       .rope_interleaved = true,
       .attention_scale = kedge_rope_score_scale(&config->rope) / sqrt((double)config->head_dim),
-      .latent_norm_eps = 1e-6,
+      .latent_norm_eps = kedge__latent_norm_eps(config),
       .shared_width = config->n_shared_experts * config->moe_intermediate_size,
       .score_kind = KEDGE_SCORE_SOFTMAX,
       .group_kind = KEDGE_GROUP_MAX,
       .groups = grouped ? config->n_group : 1,
       .topk_groups = grouped ? config->topk_group : 1,
-      .gate_alpha = config->routed_scaling_factor,
+      .gate_normalise = normalise,
+      .gate_alpha = normalise ? 1 : config->routed_scaling_factor,
+      .gate_epsilon = 1e-20,
   };
   return KEDGE_OK;
 }
@@ -52,5 +57,6 @@ const kedge_family kedge__family_deepseek_v2 = {
     .other_names = kedge__fused_experts,
     .other_count = KEDGE_FUSED_EXPERTS,
     .ignored = kedge__stale_tensors,
+    .known_options = KEDGE_OPTION_NORM_TOPK_PROB | KEDGE_OPTION_LATENT_NORM_EPS,
     .options = options,
 };

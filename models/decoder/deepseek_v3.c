@@ -3,7 +3,9 @@
  * DeepSeek-V3 (Moonlight-16B-A3B and kin): latent attention, with or without a latent for queries; the first
  * layers are dense; sigmoid router whose choice adds a correction bias and keeps to the best groups of
  * experts, ranked by their two best; weights from the scores without the bias; shared experts are one wide
- * MLP. The latent norms use epsilon 1e-6, whatever rms_norm_eps says, as transformers does.
+ * MLP. The latent norms use epsilon 1e-6, whatever rms_norm_eps says, as transformers does. With the option
+ * norm_topk_prob=remote the weight of a single expert a token is not divided by itself, as in DeepSeek's own
+ * code.
  */
 #include "models/decoder/names.h"
 
@@ -23,17 +25,18 @@ static const kedge_tensor_name names[] = {
 
 static kedge_status options(const kedge_hf_config *config, kedge_family_options *o) {
   KEDGE_TRY(kedge__check_latent(config));
+  const bool remote = config->options & KEDGE_OPTION_NORM_TOPK_PROB;
   *o = (kedge_family_options){
       .rope_interleaved = config->rope_interleave,
       .attention_scale = kedge_rope_score_scale(&config->rope) / sqrt((double)config->head_dim),
-      .latent_norm_eps = 1e-6,
+      .latent_norm_eps = kedge__latent_norm_eps(config),
       .shared_width = config->n_shared_experts * config->moe_intermediate_size,
       .correction = true,
       .score_kind = KEDGE_SCORE_SIGMOID,
       .group_kind = KEDGE_GROUP_TWO,
       .groups = config->n_group,
       .topk_groups = config->topk_group,
-      .gate_normalise = config->norm_topk_prob,
+      .gate_normalise = config->norm_topk_prob && !(remote && config->num_experts_per_tok == 1),
       .gate_alpha = config->routed_scaling_factor,
       .gate_epsilon = 1e-20,
   };
@@ -48,5 +51,6 @@ const kedge_family kedge__family_deepseek_v3 = {
     .other_names = kedge__fused_experts,
     .other_count = KEDGE_FUSED_EXPERTS,
     .ignored = kedge__stale_tensors,
+    .known_options = KEDGE_OPTION_NORM_TOPK_PROB | KEDGE_OPTION_LATENT_NORM_EPS,
     .options = options,
 };

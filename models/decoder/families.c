@@ -28,6 +28,10 @@ kedge_status kedge__check_latent(const kedge_hf_config *config) {
   return KEDGE_OK;
 }
 
+double kedge__latent_norm_eps(const kedge_hf_config *config) {
+  return config->options & KEDGE_OPTION_LATENT_NORM_EPS ? config->rms_norm_eps : 1e-6;
+}
+
 kedge_status kedge_family_find(const kedge_hf_config *config, const kedge_family **family) {
   char known[256] = "";
   for (size_t i = 0; i < sizeof families / sizeof *families; i++) {

@@ -83,6 +83,16 @@ typedef struct kedge_family_options {
   double gate_epsilon; /* added to that sum */
 } kedge_family_options;
 
+/* Where implementations of a family differ, transformers' way holds unless the user names the other: bits of
+ * kedge_hf_config.options. */
+enum {
+  KEDGE_OPTION_NORM_TOPK_PROB =
+      1, /* norm_topk_prob=remote: heeded as by the code beside DeepSeek's weights */
+  KEDGE_OPTION_LATENT_NORM_EPS =
+      2, /* latent_norm_eps=config: rms_norm_eps holds inside latent attention, too */
+};
+enum { KEDGE_MODEL_OPTIONS_TEXT = 96 };
+
 typedef struct kedge_family {
   const char *model_type;
   const char *architecture; /* class of transformers, for config.json */
@@ -92,6 +102,7 @@ typedef struct kedge_family {
   const kedge_tensor_name *other_names;
   uint32_t other_count;
   const char *const *ignored; /* NULL-ended: suffixes of file tensors that are known to be stale */
+  unsigned known_options;     /* KEDGE_OPTION_* that change the family's mathematics */
   /* Refuses configs that the family's mathematics does not cover and fills the options. */
   kedge_status (*options)(const kedge_hf_config *config, kedge_family_options *options);
 } kedge_family;
@@ -104,6 +115,16 @@ extern const char *const kedge__stale_tensors[]; /* rotary tables: what every fa
 /* The family of a config's model_type; ERR_UNSUPPORTED names the type and the known ones. */
 kedge_status kedge_family_find(const kedge_hf_config *config, const kedge_family **family);
 
+/* Sets options of `config` from "NAME=VALUE,..." (NULL or "": none). ERR_ARGUMENT for an unknown name or
+ * value, with the known ones; ERR_UNSUPPORTED where the family has nothing to choose. */
+kedge_status kedge_model_options_set(kedge_hf_config *config, const char *text);
+/* KEDGE_OPTION_* bits in the same form, in a fixed order. Returns `text`. */
+const char *kedge_model_options_text(unsigned options, char text[KEDGE_MODEL_OPTIONS_TEXT]);
+/* The bits that make a difference for a model of this config. */
+unsigned kedge_model_options_open(const kedge_hf_config *config);
+
+/* The epsilon of the norms inside latent attention. transformers takes 1e-6, whatever rms_norm_eps says. */
+double kedge__latent_norm_eps(const kedge_hf_config *config);
 /* For options of families with latent attention: ERR_UNSUPPORTED unless the config has a latent rank and as
  * many key as query heads. */
 kedge_status kedge__check_latent(const kedge_hf_config *config);

@@ -258,16 +258,21 @@ static kedge_status fill_all(kedge_model *m, bool map) {
   return status;
 }
 
-static kedge_status load(kedge_device *device, const char *directory, kedge_dtype dtype, bool map,
-                         kedge_model **out) {
+kedge_status kedge_model_open(kedge_device *device, const char *directory, const kedge_model_how *how,
+                              kedge_model **out) {
   kedge_hf_config config;
   kedge_model *m = NULL;
   *out = NULL;
   KEDGE_TRY(kedge_hf_config_load(directory, &config));
-  kedge_status status = model_new(device, &config, dtype, &m);
+  kedge_status status = kedge_model_options_set(&config, how->options);
+  if (status != KEDGE_OK) {
+    kedge_hf_config_destroy(&config);
+    return status;
+  }
+  status = model_new(device, &config, how->dtype, &m);
   if (status == KEDGE_OK) status = kedge_checkpoint_open(directory, &m->source);
   if (status == KEDGE_OK) status = kedge_params_fit(&m->params, m->source);
-  if (status == KEDGE_OK) status = fill_all(m, map);
+  if (status == KEDGE_OK) status = fill_all(m, how->map);
   if (status != KEDGE_OK) {
     kedge_model_free(m);
     return kedge_fail_in(status, "%s", directory);
@@ -278,12 +283,12 @@ static kedge_status load(kedge_device *device, const char *directory, kedge_dtyp
 
 kedge_status kedge_model_load(kedge_device *device, const char *directory, kedge_dtype dtype,
                               kedge_model **out) {
-  return load(device, directory, dtype, false, out);
+  return kedge_model_open(device, directory, &(kedge_model_how){.dtype = dtype}, out);
 }
 
 kedge_status kedge_model_map(kedge_device *device, const char *directory, kedge_dtype dtype,
                              kedge_model **out) {
-  return load(device, directory, dtype, true, out);
+  return kedge_model_open(device, directory, &(kedge_model_how){.dtype = dtype, .map = true}, out);
 }
 
 /* ---- Save
@@ -335,5 +340,14 @@ kedge_status kedge_model_save(const kedge_model *m, kedge_buffer *const *masters
 
 kedge_status kedge_model_hash(const kedge_model *m, char hash[33]) {
   if (!m->source) return kedge_fail(KEDGE_ERR_ARGUMENT, "a model without files has no hash");
-  return kedge_hash_checkpoint(m->source, hash);
+  KEDGE_TRY(kedge_hash_checkpoint(m->source, hash));
+  if (!m->config.options) return KEDGE_OK;
+  char options[KEDGE_MODEL_OPTIONS_TEXT];
+  kedge_hash *both = kedge_hash_new();
+  if (!both) return KEDGE_ERR_MEMORY;
+  kedge_hash_add_text(both, hash);
+  kedge_hash_add_text(both, kedge_model_options_text(m->config.options, options));
+  kedge_hash_text(both, hash);
+  kedge_hash_free(both);
+  return KEDGE_OK;
 }

@@ -22,6 +22,13 @@ typedef struct kedge_model {
   kedge_notes notes;        /* what was odd about the files */
 } kedge_model;
 
+/* How kedge_model_open opens. */
+typedef struct kedge_model_how {
+  kedge_dtype dtype;
+  bool map;            /* as kedge_model_map does */
+  const char *options; /* kedge_model_options_set; NULL: transformers' way */
+} kedge_model_how;
+
 /* Loads config.json and all weights of a model directory, converting to `dtype`. Every parameter is filled
  * exactly once and every file tensor is consumed, or on the family's short list of stale ones (noted), or an
  * error naming it. Errors: those of kedge_hf_config_load and kedge_checkpoint_open; ERR_MISMATCH (a missing,
@@ -34,6 +41,10 @@ kedge_status kedge_model_load(kedge_device *device, const char *directory, kedge
  * or saved. */
 kedge_status kedge_model_map(kedge_device *device, const char *directory, kedge_dtype dtype,
                              kedge_model **model);
+
+/* Either of them, with options. Errors also those of kedge_model_options_set. */
+kedge_status kedge_model_open(kedge_device *device, const char *directory, const kedge_model_how *how,
+                              kedge_model **model);
 
 /* A model with buffers but without contents, from a parsed config, which it takes over (also on failure). For
  * planning on `null`. */
@@ -51,7 +62,8 @@ kedge_dtype kedge_model_file_dtype(const kedge_hf_config *config);
 kedge_status kedge_model_save(const kedge_model *model, kedge_buffer *const *masters, const char *folder,
                               kedge_notes *notes);
 
-/* 32 hex digits over all tensors of the source files, in name order. ERR_ARGUMENT for a described model. */
+/* 32 hex digits over all tensors of the source files, in name order, and over the options where they are not
+ * transformers' way. ERR_ARGUMENT for a described model. */
 kedge_status kedge_model_hash(const kedge_model *model, char hash[33]);
 
 #endif

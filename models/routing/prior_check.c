@@ -37,7 +37,7 @@ static kedge_status check_identity(const kedge_prior *p, const kedge_prior_ident
   } parts[] = {
       {"base model: other tensors in its files", own->tensors, id->tensors},
       {"base model: other router weights", own->router, id->router},
-      {"base model: other weights", own->base, id->base},
+      {"base model: other weights or model_options", own->base, id->base},
       {"base model: another config.json", own->config, id->config},
       {"tokenizer", own->tokenizer, id->tokenizer},
   };

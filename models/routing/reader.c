@@ -18,11 +18,14 @@ kedge_status kedge_router_reader_new(const kedge_model *model, kedge_workspace *
   return KEDGE_OK;
 }
 
-kedge_status kedge_router_reader_open(kedge_device *device, const char *directory, kedge_dtype dtype,
+kedge_status kedge_router_reader_open(const kedge_model *like, const char *directory,
                                       kedge_workspace *workspace, kedge_router_reader **out) {
   kedge_model *model;
+  char options[KEDGE_MODEL_OPTIONS_TEXT];
+  const kedge_model_how how = {
+      .dtype = like->dtype, .map = true, .options = kedge_model_options_text(like->config.options, options)};
   *out = NULL;
-  KEDGE_TRY(kedge_model_map(device, directory, dtype, &model));
+  KEDGE_TRY(kedge_model_open(like->device, directory, &how, &model));
   kedge_status status = kedge_router_reader_new(model, workspace, out);
   if (status == KEDGE_OK)
     (*out)->own = model;

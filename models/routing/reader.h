@@ -16,8 +16,9 @@ typedef struct kedge_router_reader kedge_router_reader;
  * runs at a time. Owned by the caller. */
 kedge_status kedge_router_reader_new(const kedge_model *model, kedge_workspace *workspace,
                                      kedge_router_reader **reader);
-/* Of the model in a directory, mapped. Errors: those of kedge_model_map. */
-kedge_status kedge_router_reader_open(kedge_device *device, const char *directory, kedge_dtype dtype,
+/* Of the model in a directory, mapped: on the device, in the dtype and with the options of `like`. Errors:
+ * those of kedge_model_open. */
+kedge_status kedge_router_reader_open(const kedge_model *like, const char *directory,
                                       kedge_workspace *workspace, kedge_router_reader **reader);
 void kedge_router_reader_free(kedge_router_reader *reader);
 

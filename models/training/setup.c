@@ -75,6 +75,12 @@ static kedge_status open_data(kedge_setup *s, kedge_note note, void *context) {
   return KEDGE_OK;
 }
 
+static kedge_status open_model(kedge_setup *s, kedge_dtype dtype) {
+  const kedge_config *c = s->config;
+  const kedge_model_how how = {.dtype = dtype, .options = c->model_options};
+  return kedge_model_open(s->device, c->model_name_or_path, &how, &s->model);
+}
+
 kedge_status kedge_setup_init(kedge_setup *s, const kedge_config *config, kedge_note note, void *context) {
   *s = (kedge_setup){.config = config};
   kedge_dtype dtype;
@@ -88,7 +94,7 @@ kedge_status kedge_setup_init(kedge_setup *s, const kedge_config *config, kedge_
     goto fail;
   }
   KEDGE_GOTO(open_data(s, note, context), status, fail);
-  KEDGE_GOTO(kedge_model_load(s->device, config->model_name_or_path, dtype, &s->model), status, fail);
+  KEDGE_GOTO(open_model(s, dtype), status, fail);
   for (uint32_t i = 0; note && i < s->model->config.notes.count; i++)
     note(context, s->model->config.notes.items[i]);
   for (uint32_t i = 0; note && i < s->model->notes.count; i++) note(context, s->model->notes.items[i]);

@@ -64,8 +64,7 @@ kedge_status kedge_stepper_init(kedge_stepper *s, const kedge_setup *setup) {
   counting_interventions(s);
   init_passes(s);
   if (status == KEDGE_OK && needs_base(s))
-    status = kedge_router_reader_open(setup->device, c->model_name_or_path, setup->model->dtype, s->workspace,
-                                      &s->base);
+    status = kedge_router_reader_open(setup->model, c->model_name_or_path, s->workspace, &s->base);
   if (status != KEDGE_OK) kedge_stepper_destroy(s);
   return status;
 }

@@ -36,8 +36,7 @@ static kedge_status make_trace(const kedge_watch *w, const kedge_model *m, kedge
 static kedge_status run_base(kedge_watch *w, const kedge_setup *s, kedge_workspace *workspace,
                              kedge_router_reader *base) {
   if (base) return read_into(w, base, &w->base);
-  KEDGE_TRY(
-      kedge_router_reader_open(s->device, s->config->model_name_or_path, s->model->dtype, workspace, &base));
+  KEDGE_TRY(kedge_router_reader_open(s->model, s->config->model_name_or_path, workspace, &base));
   kedge_status status = read_into(w, base, &w->base);
   kedge_router_reader_free(base);
   return status;

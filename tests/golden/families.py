@@ -102,8 +102,8 @@ def disk_tensors(config, named):
 
 
 def choice_of(config, raw, bias):
-    """What experts are chosen by [T,E], -inf where a group is left out, and the smallest gap between groups kept and not."""
-    choice, gap = raw.detach(), float("inf")
+    """What experts are chosen by [T,E], -inf where a group is left out, and the gap between groups kept and not [T], or None."""
+    choice, gap = raw.detach(), None
     if config.model_type == "deepseek_v3":
         choice = raw.detach().sigmoid() + bias
     groups = getattr(config, "n_group", None) or 1
@@ -111,7 +111,7 @@ def choice_of(config, raw, bias):
         best = choice.view(len(choice), groups, -1).sort(dim=-1, descending=True).values
         scores = best[..., 0] + best[..., 1] if config.model_type == "deepseek_v3" else best[..., 0]
         order = scores.sort(dim=-1, descending=True)
-        gap = (order.values[:, config.topk_group - 1] - order.values[:, config.topk_group]).min().item()
+        gap = (order.values[:, config.topk_group - 1] - order.values[:, config.topk_group])
         kept = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, order.indices[:, :config.topk_group], True)
         choice = choice.masked_fill(~kept.repeat_interleave(choice.shape[1] // groups, dim=1), float("-inf"))
     return choice, gap

@@ -42,13 +42,14 @@ def mscale(factor, m):
 
 
 class Model:
-    """`tensors`: other values under the same names (default: those of model.safetensors). `trap`: see each family."""
+    """`tensors`: other values under the same names (default: those of model.safetensors). `trap`: see each family. `options`: names
+    of options in which transformers is not followed: norm_topk_prob as in the code beside DeepSeek's weights, latent_norm_eps by the config."""
 
-    def __init__(self, folder, config_name="config.json", tensors=None, trap=""):
+    def __init__(self, folder, config_name="config.json", tensors=None, trap="", options=()):
         folder = pathlib.Path(folder)
         self.c = json.loads((folder / config_name).read_text())
         self.w = read_tensors(folder / "model.safetensors") if tensors is None else tensors
-        self.trap = trap
+        self.trap, self.options = trap, options
         self.kind = self.c["model_type"]
         rope = self.c.get("rope_parameters") or dict(self.c.get("rope_scaling") or {}, rope_theta=self.c["rope_theta"])
         self.rope = dict(rope, type=rope.get("rope_type", rope.get("type", "default")))
@@ -135,7 +136,7 @@ class Model:
     def latent_attention(self, x, at):
         t, c = x.shape[0], self.c
         nope, turn, value, rank = (c[k] for k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank"))
-        eps = self.eps if self.trap == "latent_eps_of_config" else LATENT_EPS
+        eps = self.eps if self.trap == "latent_eps_of_config" or "latent_norm_eps" in self.options else LATENT_EPS
         if c.get("q_lora_rank"):
             q = self.linear(rms(self.linear(x, f"{at}.q_a_proj"), self.w[f"{at}.q_a_layernorm.weight"], eps), f"{at}.q_b_proj")
         else:
@@ -177,6 +178,10 @@ class Model:
         divide = {"mixtral": True, "granitemoe": True, "deepseek_v2": False}.get(self.kind, c.get("norm_topk_prob"))
         if self.trap == "other_normalisation":
             divide = not divide
+        if "norm_topk_prob" in self.options:
+            divide = c["norm_topk_prob"] and k > 1
+            if divide and self.kind == "deepseek_v2":
+                return ids, weights / (weights.sum(-1, keepdims=True) + 1e-20)
         if divide:
             weights = weights / weights.sum(-1, keepdims=True)
         if self.trap != "no_routed_scaling":
@@ -254,7 +259,7 @@ class Model:
         return nll[labels >= 0].mean()
 
 
-def gradient_error(folder, ids, starts, labels, gradients, seed):
+def gradient_error(folder, ids, starts, labels, gradients, seed, options=()):
     """Largest |finite difference - <gradient, u>| / |gradient| over tensors; u: the gradient's direction plus a random one.
 
     A gradient that is zero throughout must be so for the finite difference, too.
@@ -268,7 +273,7 @@ def gradient_error(folder, ids, starts, labels, gradients, seed):
         u /= np.sqrt((u * u).sum())
         if norm > 0:
             u += g / norm
-        losses = [Model(folder, tensors=dict(tensors, **{name: tensors[name] + sign * step * u})).loss(ids, starts, labels)
+        losses = [Model(folder, tensors=dict(tensors, **{name: tensors[name] + sign * step * u}), options=options).loss(ids, starts, labels)
                   for sign in (1, -1)]
         error = float(abs((losses[0] - losses[1]) / (2 * step) - (g * u).sum()))
         worst = max(worst, error / norm if norm > 0 else error)

@@ -135,7 +135,7 @@ def min_gap(model, routers):
         scores, groups = choice_of(model.config, raw, getattr(router_of(model, layer), "e_score_correction_bias", None))
         order = scores.sort(dim=-1, descending=True)
         best = order.values
-        gap = min(gap, groups, (best[:, k - 1] - best[:, k]).min().item())
+        gap = min(gap, float("inf") if groups is None else groups.min().item(), (best[:, k - 1] - best[:, k]).min().item())
         # Equal scores inside the k would leave the order of the ids open.
         if k > 1:
             gap = min(gap, (best[:, :k - 1] - best[:, 1:k]).min().item())
@@ -281,11 +281,11 @@ def attempt(name, spec, seed):
     return model, tensors, meta
 
 
-def check_float64(folder, spec, tensors):
+def check_float64(folder, spec, tensors, options=()):
     """Everything of a golden that forward64.py computes, too; what its mistakes move. For golden.json."""
     ids, labels = (tensors[name].numpy() for name in ("input_ids", "labels"))
     starts = tensors["cu_seqlens"].tolist()
-    plain = forward64.Model(folder)
+    plain = forward64.Model(folder, options=options)
     logits, routers, hidden = plain.run(ids, starts)
 
     def error(name, value):
@@ -302,7 +302,7 @@ def check_float64(folder, spec, tensors):
     assert found["values"] < FLOAT64_LOGITS, f"{folder.name}: float64 differs by {found['values']}"
     gradients = {name[len("grad."):]: value for name, value in tensors.items() if name.startswith("grad.")}
     if gradients:
-        found["gradients"] = forward64.gradient_error(folder, ids, starts, labels, gradients, seed=1)
+        found["gradients"] = forward64.gradient_error(folder, ids, starts, labels, gradients, seed=1, options=options)
         assert found["gradients"] < FLOAT64_GRADIENT, f"{folder.name}: gradients differ by {found['gradients']}"
     moved = {trap: float(abs(forward64.Model(folder, trap=trap).run(ids, starts)[0] - logits).max()) for trap in spec.get("traps", [])}
     return {"float64_error": found, "traps": moved, "clip_gap": plain.clip_gap}
@@ -479,11 +479,8 @@ def make_variant(name, spec, out):
           f"logits {meta['logits_std']:.2f}, float64 {checked['float64_error']}, traps {checked['traps']}", flush=True)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=VARIANTS)
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent)
-    options = parser.parse_args()
+def check_pins():
+    """The versions that the goldens are from, and settings under which a second run gives the same bytes."""
     found = {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__}
     if found != PINS:
         raise SystemExit(f"pinned versions are {PINS}, found {found}")
@@ -491,6 +488,14 @@ def main():
     torch.use_deterministic_algorithms(True)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.set_float32_matmul_precision("highest")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=VARIANTS)
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent)
+    options = parser.parse_args()
+    check_pins()
     for name, spec in VARIANTS.items():
         if options.only in (None, name):
             make_variant(name, spec, options.out)

@@ -223,6 +223,101 @@ def clip():
             norm=norm.reshape(1), scale=factor.reshape(1), clipped_a=parameters[0].grad, clipped_b=parameters[1].grad)
 
 
+def table_rows(rows, experts):
+    """Probabilities, rounded to float32 each, so that a row's sum is 1 to within rounding; one of them is 0."""
+    table = draw(rows, experts, scale=1.5).detach().softmax(-1)
+    table[0, 1] = 0.0
+    return exact(table / table.sum(-1, keepdim=True))
+
+
+def rows_of(index, losses):
+    """0 for tokens without a row."""
+    return torch.where(index < 0, torch.zeros_like(losses), losses)
+
+
+def anchor_kl():
+    def kl(z, pi):
+        log_p = F.log_softmax(z, -1).masked_fill(pi == 0, 0.0)  # F.kl_div is no number where pi is 0 and z is -inf
+        return (torch.special.xlogy(pi, pi) - pi * log_p).sum(-1)
+
+    endless = float("-inf")
+    for name, z, table, index, known in (("rows", draw(7, 9, scale=2.0), table_rows(3, 9), [2, 0, -1, 1, 0, -1, 2], None),
+                                         ("unnormalised", draw(4, 5), exact(table_rows(2, 5) * 0.7), [1, 0, 1, -1], None),
+                                         ("direction", [[0.0, 0.0, 0.0], [2.0, 0.0, 0.0]], [[2.0, 0.0, 0.0], [0.0, 0.0, 0.0]], [0, 1],
+                                          [0.4330396, 0.4742658]),
+                                         ("never", [[0.0, 1.0, endless], [endless, 0.0, endless]], [[1.0, 0.0, endless], [endless, 0.0, endless]],
+                                          [0, 1], [0.4621172, 0.0])):
+        if known:
+            z, table = exact(z).requires_grad_(), exact(exact(table).softmax(-1))
+        index = torch.tensor(index)
+        y = rows_of(index, kl(z, table[index]))
+        if known:
+            assert torch.allclose(y, torch.tensor(known, dtype=torch.float64), atol=1e-7)
+        else:
+            log_p = F.log_softmax(z, -1)
+            assert torch.allclose(y, rows_of(index, F.kl_div(log_p, table[index], reduction="none").sum(-1)), rtol=1e-13, atol=1e-14)
+        case = f"anchor_kl/{name}"
+        put(case, table=table, index=index, y=y)
+        put_gradients(case, y, draw(len(index)).detach(), z=z)
+
+
+def anchor_l2():
+    for name, floor, scale in (("rows", 1e-8, 2.0), ("floored", 0.1, 1.0), ("far", 1e-8, 60.0)):
+        z, table, index, floor = draw(7, 9, scale=scale), table_rows(3, 9), torch.tensor([2, 0, -1, 1, 0, -1, 2]), exact(floor).item()
+        want = table[index].clamp(min=floor).log()
+        y = rows_of(index, ((z - z.mean(-1, keepdim=True)) - (want - want.mean(-1, keepdim=True))).square().sum(-1))
+        case = f"anchor_l2/{name}"
+        put(case, table=table, index=index, floor=floor, y=y)
+        put_gradients(case, y, draw(7).detach(), z=z)
+
+
+def logsumexp():
+    x = draw(6, 11, scale=3.0)
+    with torch.no_grad():
+        x[1], x[2], x[3, 4:] = 80.0, -300.0, float("-inf")
+    y = torch.logsumexp(x, -1)
+    put("logsumexp/rows", y=y)
+    put_gradients("logsumexp/rows", y, draw(6).detach(), z=x)
+
+
+def balance():
+    for name, sigmoid, shift, scale in (("softmax", False, 0.0, 2.0), ("sigmoid", True, 0.0, 2.0), ("low", True, -60.0, 1.0), ("lowest", True, -200.0, 3.0)):
+        tokens, experts = 8, 6
+        z = exact(draw(tokens, experts, scale=scale).detach() + shift).requires_grad_()
+        counts = torch.randint(0, 9, (3, experts), generator=GENERATOR).double()
+        counts[1] = 0.0  # an empty row: no loss
+        index = torch.tensor([0, 2, 1, -1, 2, 0, 0, 1])
+        q = F.softmax(F.logsigmoid(z), -1) if sigmoid else F.softmax(z, -1)
+        if sigmoid and shift == 0.0:
+            assert torch.allclose(q, z.sigmoid() / z.sigmoid().sum(-1, keepdim=True), rtol=1e-13)
+        share = (counts / counts.sum(-1, keepdim=True).clamp(min=1.0))[index]
+        y = rows_of(index, experts * (share * q).sum(-1))
+        case = f"balance/{name}"
+        put(case, counts=counts, index=index, sigmoid=int(sigmoid), y=y)
+        put_gradients(case, y, draw(tokens).detach(), z=z)
+
+
+def choice():
+    ids = torch.stack([torch.randperm(7, generator=GENERATOR)[:3] for _ in range(12)])
+    ids[4], ids[7, 1] = -1, -1
+    index = torch.tensor([0, 2, 2, -1, 0, 0, 2, 2, -1, 0, 2, 0])
+    groups, experts = 4, 7
+    counts = torch.zeros(groups, experts, dtype=torch.float64)
+    for group in range(groups):
+        chosen = ids[index == group].flatten()
+        counts[group] = torch.bincount(chosen[chosen >= 0], minlength=experts)
+    table = torch.randint(0, experts, (3, 3), generator=GENERATOR)
+    replaced = torch.where(index[:, None] < 0, ids, table[index])
+    put("choice/plain", ids=ids, index=index, groups=groups, experts=experts, counts=counts, table=table, replaced=replaced)
+
+
+def detach():
+    x = draw(4, 5)
+    y = x * x.detach().square() + x.detach()
+    put("detach/plain", y=y)
+    put_gradients("detach/plain", y, draw(4, 5).detach(), x=x)
+
+
 def main():
     global GENERATOR
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -232,10 +327,12 @@ def main():
         raise SystemExit(f"the pinned torch is {PIN}, found {torch.__version__}")
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    for number, op in enumerate((rms_norm, rope, attention, head_loss, swiglu, embed, gates, experts, adamw, clip)):
+    for number, op in enumerate((rms_norm, rope, attention, head_loss, swiglu, embed, gates, experts, adamw, clip, anchor_kl, anchor_l2,
+                                 logsumexp, balance, choice, detach)):
         GENERATOR = torch.Generator().manual_seed(77000 + number)  # one stream an op: a new case leaves the others as they were
         op()
-    assert all(torch.isfinite(value).all() for value in TENSORS.values())
+    # Logits alone may be -inf: an expert that can never be chosen.
+    assert all((torch.isfinite(value) | (value == float("-inf")) & name.endswith("/z")).all() for name, value in TENSORS.items())
     st.save_file(TENSORS, options.out, metadata={"kedge": f"torch {PIN}, float64"})
     print(f"{options.out.name}: {len(TENSORS)} tensors, {options.out.stat().st_size} bytes")
 

@@ -56,6 +56,18 @@ KEDGE_KERNEL(fill) {
       kedge_store_w(&call->out[0], i, a->value);
 }
 
+KEDGE_KERNEL(spread) {
+  KEDGE_CALL_ARGS(spread);
+  const float value = KEDGE_IN_F(0)[0];
+  float *y = KEDGE_OUT_F(0);
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->n, KEDGE_BLOCK))
+  for (size_t first = 0; first < a->n; first += KEDGE_BLOCK) {
+    size_t last = kedge__min(first + KEDGE_BLOCK, a->n);
+    KEDGE_SIMD
+    for (size_t i = first; i < last; i++) y[i] = value;
+  }
+}
+
 KEDGE_KERNEL(add) {
   KEDGE_CALL_ARGS(add);
   const kedge_x *x = KEDGE_IN_X(0), *z = KEDGE_IN_X(1);
@@ -91,4 +103,47 @@ KEDGE_KERNEL(scale) {
     KEDGE_SIMD
     for (size_t i = first; i < last; i++) y[i] = kedge_store(factor * kedge_load(x[i]));
   }
+}
+
+KEDGE_KERNEL(clamp) {
+  KEDGE_CALL_ARGS(clamp);
+  const kedge_x *x = KEDGE_IN_X(0);
+  kedge_x *y = KEDGE_OUT_X(0);
+  const float limit = a->limit;
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->n, KEDGE_BLOCK))
+  for (size_t first = 0; first < a->n; first += KEDGE_BLOCK) {
+    size_t last = kedge__min(first + KEDGE_BLOCK, a->n);
+    KEDGE_SIMD
+    for (size_t i = first; i < last; i++) {
+      float v = kedge_load(x[i]);
+      y[i] = kedge_store(v < -limit ? -limit : v > limit ? limit : v);
+    }
+  }
+}
+
+KEDGE_KERNEL(clamp_grad) {
+  KEDGE_CALL_ARGS(clamp_grad);
+  const kedge_x *x = KEDGE_IN_X(0), *dy = KEDGE_IN_X(1), zero = kedge_store(0);
+  kedge_x *dx = KEDGE_OUT_X(0);
+  const float limit = a->limit;
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->n, KEDGE_BLOCK))
+  for (size_t first = 0; first < a->n; first += KEDGE_BLOCK) {
+    size_t last = kedge__min(first + KEDGE_BLOCK, a->n);
+    KEDGE_SIMD
+    for (size_t i = first; i < last; i++) {
+      float v = kedge_load(x[i]);
+      dx[i] = v < -limit || v > limit ? zero : dy[i];
+    }
+  }
+}
+
+/* Where the output has the input's memory there is nothing to move. */
+KEDGE_KERNEL(detach) {
+  KEDGE_CALL_ARGS(detach);
+  const kedge_x *x = KEDGE_IN_X(0);
+  kedge_x *y = KEDGE_OUT_X(0);
+  if (x == y) return;
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->n, KEDGE_BLOCK))
+  for (size_t first = 0; first < a->n; first += KEDGE_BLOCK)
+    memcpy(y + first, x + first, kedge__min(KEDGE_BLOCK, a->n - first) * sizeof *y);
 }

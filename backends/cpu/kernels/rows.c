@@ -82,6 +82,21 @@ KEDGE_KERNEL(embed_grad) {
   }
 }
 
+/* No index comes twice, so that rows may be written in any order. */
+KEDGE_KERNEL(scatter_rows) {
+  KEDGE_CALL_ARGS(scatter_rows);
+  kedge_x *dst = call->in[0].data;
+  const int32_t *index = KEDGE_IN_I(2);
+  size_t chunk = kedge__block_rows(a->cols);
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->rows, chunk))
+  for (size_t first = 0; first < a->rows; first += chunk)
+    for (size_t t = first; t < kedge__min(first + chunk, a->rows); t++) {
+      if (index[t] < 0) continue;
+      assert((uint32_t)index[t] < a->capacity);
+      memcpy(dst + (size_t)index[t] * a->cols, KEDGE_IN_X(1) + t * call->in[1].pitch, a->cols * sizeof *dst);
+    }
+}
+
 KEDGE_KERNEL(slice) {
   KEDGE_CALL_ARGS(slice);
   const kedge_x *x = KEDGE_IN_X(0) + a->offset;
@@ -116,6 +131,27 @@ KEDGE_KERNEL(concat) {
       kedge_x *y = KEDGE_OUT_X(0) + i * total;
       memcpy(y, KEDGE_IN_X(0) + i * call->in[0].pitch, a->cols_a * sizeof *y);
       memcpy(y + a->cols_a, KEDGE_IN_X(1) + i * call->in[1].pitch, a->cols_b * sizeof *y);
+    }
+}
+
+KEDGE_KERNEL(row_bias) {
+  KEDGE_CALL_ARGS(row_bias);
+  const int32_t *spans = KEDGE_IN_I(2);
+  const float factor = a->factor;
+  size_t cols = a->experts, chunk = kedge__block_rows(cols);
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->tokens, chunk))
+  for (size_t first = 0; first < a->tokens; first += chunk)
+    for (size_t t = first; t < kedge__min(first + chunk, a->tokens); t++) {
+      const float *x = KEDGE_IN_F(0) + t * cols;
+      float *y = KEDGE_OUT_F(0) + t * cols;
+      assert(spans[t] < (int32_t)a->spans);
+      if (spans[t] < 0) {
+        memmove(y, x, cols * sizeof *y); /* which may be one and the same */
+        continue;
+      }
+      const float *bias = KEDGE_IN_F(1) + (size_t)spans[t] * cols;
+      KEDGE_SIMD
+      for (size_t e = 0; e < cols; e++) y[e] = x[e] + factor * bias[e];
     }
 }
 
