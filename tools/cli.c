@@ -165,6 +165,11 @@ bool cli_parse(const cli_spec *spec, int argc, char **argv, cli_list *arguments,
   return check_counts(spec, arguments, given);
 }
 
+bool cli_is_setting(const char *argument) {
+  const char *equals = strchr(argument, '=');
+  return equals && !memchr(argument, '/', (size_t)(equals - argument));
+}
+
 /* ---- The end
  * ------------------------------------------------------------------------------------------------------ */
 

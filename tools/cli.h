@@ -51,6 +51,9 @@ typedef struct cli_spec {
  * ends the options. */
 bool cli_parse(const cli_spec *spec, int argc, char **argv, cli_list *arguments, int *exit_code);
 
+/* Whether an argument is KEY=VALUE, not the path of a file: no key has a slash in it. */
+bool cli_is_setting(const char *argument);
+
 /* The end of a sub-command: prints "kedge <command>: <message>" for a failure and returns the exit status: 0;
  * 1 for memory, device and numeric failures; 130 for an interruption; 2 for everything that the user can put
  * right. */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * `kedge plan`: what training a model takes, from its config alone. The training graph is built and planned;
  * no weights are read and nothing is computed. */
+#include "tools/plan.h"
+
 #include "models/decoder/decoder.h"
 #include "models/text/packing.h"
 #include "models/training/optimizer.h"
@@ -16,17 +18,6 @@ typedef struct plan_options {
   int64_t tokens;
   bool recompute, json;
 } plan_options;
-
-/* Bytes by kind. */
-typedef struct plan_report {
-  uint64_t weights, gradients, moments, masters, activations, naive, scratch, inputs;
-  uint32_t nodes, values, size;
-} plan_report;
-
-typedef struct plan_row {
-  const char *key, *label;
-  uint64_t bytes;
-} plan_row;
 
 /* Plans a graph for the CPU: the null device asks for no scratch, and a plan needs no memory for weights. */
 static kedge_status plan_graph(const kedge_graph *graph, kedge_plan_summary *summary) {
@@ -50,13 +41,13 @@ static kedge_status plan_training(kedge_optimizer *optimizer, const kedge_decode
   return status;
 }
 
-static kedge_status measure(const kedge_model *model, const plan_options *o, plan_report *r) {
+kedge_status plan_measure(const kedge_model *model, uint32_t tokens, bool recompute, plan_report *r) {
   const kedge_optimizer_options options = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .max_norm = 1};
   kedge_workspace *workspace = NULL;
   kedge_optimizer optimizer = {0};
   kedge_plan_summary summary = {0};
-  r->size = kedge_bucket((uint32_t)o->tokens);
-  const kedge_decoder_spec spec = {.tokens = r->size, .loss = true, .recompute = o->recompute};
+  r->size = kedge_bucket(tokens);
+  const kedge_decoder_spec spec = {.tokens = r->size, .loss = true, .recompute = recompute};
   KEDGE_TRY(kedge_workspace_new(model->device, &workspace));
   kedge_status status = kedge_optimizer_init(&optimizer, model, &options, workspace);
   if (status == KEDGE_OK) status = plan_training(&optimizer, &spec, &summary);
@@ -77,18 +68,16 @@ static kedge_status measure(const kedge_model *model, const plan_options *o, pla
   return status;
 }
 
-enum { ROWS = 7 };
-
-static uint64_t list_rows(const plan_report *r, plan_row rows[ROWS]) {
-  const plan_row all[ROWS] = {{"weights", "weights", r->weights},
-                              {"gradients", "gradients, f32", r->gradients},
-                              {"optimizer", "optimizer (m, v), f32", r->moments},
-                              {"master", "master weights, f32", r->masters},
-                              {"activations", "activations", r->activations},
-                              {"scratch", "scratch of the kernels (cpu)", r->scratch},
-                              {"inputs", "inputs", r->inputs}};
+uint64_t plan_rows(const plan_report *r, plan_row rows[PLAN_ROWS]) {
+  const plan_row all[PLAN_ROWS] = {{"weights", "weights", r->weights},
+                                   {"gradients", "gradients, f32", r->gradients},
+                                   {"optimizer", "optimizer (m, v), f32", r->moments},
+                                   {"master", "master weights, f32", r->masters},
+                                   {"activations", "activations", r->activations},
+                                   {"scratch", "scratch of the kernels (cpu)", r->scratch},
+                                   {"inputs", "inputs", r->inputs}};
   uint64_t total = 0;
-  for (int i = 0; i < ROWS; i++) {
+  for (int i = 0; i < PLAN_ROWS; i++) {
     rows[i] = all[i];
     total += all[i].bytes;
   }
@@ -97,9 +86,9 @@ static uint64_t list_rows(const plan_report *r, plan_row rows[ROWS]) {
 
 static void print_text(const kedge_model *model, const plan_options *o, const plan_report *r) {
   const kedge_params *p = &model->params;
-  plan_row rows[ROWS];
+  plan_row rows[PLAN_ROWS];
   char text[24];
-  uint64_t total = list_rows(r, rows);
+  uint64_t total = plan_rows(r, rows);
   printf("%s: %s, %u layers (%u with experts), %u experts, top %u\n", o->model, model->config.model_type,
          model->config.num_hidden_layers, p->moe_layers, model->config.num_experts,
          model->config.num_experts_per_tok);
@@ -109,7 +98,7 @@ static void print_text(const kedge_model *model, const plan_options *o, const pl
   printf("training %" PRId64 " tokens at once (a bucket of %u), %s, %s recompute: %u nodes\n\n", o->tokens,
          r->size, kedge_dtype_name(model->dtype), o->recompute ? "with" : "without", r->nodes);
   char count[32];
-  for (int i = 0; i < ROWS; i++)
+  for (int i = 0; i < PLAN_ROWS; i++)
     printf("%-30s %12s %20s B\n", rows[i].label, cli_bytes(rows[i].bytes, text),
            cli_count(rows[i].bytes, count));
   printf("%-30s %12s %20s B\n", "total", cli_bytes(total, text), cli_count(total, count));
@@ -121,10 +110,10 @@ static void print_text(const kedge_model *model, const plan_options *o, const pl
 
 static void print_json(const kedge_model *model, const plan_options *o, const plan_report *r) {
   const kedge_params *p = &model->params;
-  plan_row rows[ROWS];
-  json_int_t total = (json_int_t)list_rows(r, rows);
+  plan_row rows[PLAN_ROWS];
+  json_int_t total = (json_int_t)plan_rows(r, rows);
   json_t *bytes = json_object();
-  for (int i = 0; i < ROWS; i++)
+  for (int i = 0; i < PLAN_ROWS; i++)
     json_object_set_new(bytes, rows[i].key, json_integer((json_int_t)rows[i].bytes));
   json_object_set_new(bytes, "total", json_integer(total));
   json_t *root =
@@ -152,7 +141,7 @@ static kedge_status run(const plan_options *o) {
     status = kedge_model_describe(device, &config, dtype, &model);
   else
     kedge_hf_config_destroy(&config);
-  if (status == KEDGE_OK) status = measure(model, o, &report);
+  if (status == KEDGE_OK) status = plan_measure(model, (uint32_t)o->tokens, o->recompute, &report);
   if (status == KEDGE_OK) (o->json ? print_json : print_text)(model, o, &report);
   kedge_model_free(model);
   kedge_device_close(device);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * `kedge train`: post-trains a model as a configuration says (models/training/trainer.h). */
+ * `kedge train`: post-trains a model as a configuration says (models/training/trainer.h). What it tells of a
+ * run, and --dry-run, are in train_describe.c. */
+#include "tools/train.h"
+
 #include "models/training/metrics.h"
 #include "models/training/trainer.h"
 #include "tools/cli.h"
@@ -22,39 +25,9 @@ static void note(void *context, const char *line) {
   fprintf(stderr, "note: %s\n", line);
 }
 
-static void print_interventions(const kedge_setup *s) {
-  if (!s->router.count) fprintf(stderr, "router: no intervention and no balance loss\n");
-  for (uint32_t i = 0; i < s->router.count; i++) {
-    char *line = kedge_interventions_describe(s, i);
-    if (line) fprintf(stderr, "router: %s\n", line);
-    kedge_free(line);
-  }
-}
-
 static void started(void *context, const kedge_setup *s, uint64_t updates, uint64_t done) {
   view *v = context;
-  char *resolved = kedge_config_yaml(s->config);
-  if (resolved) fputs(resolved, stdout);
-  fflush(stdout);
-  kedge_free(resolved);
-  const kedge_dataset *train = kedge_setup_train(s);
-  const kedge_params *p = &s->model->params;
-  fprintf(stderr, "device: %s, storage %s\n", kedge_device_description(s->device),
-          kedge_dtype_name(s->model->dtype));
-  char count[32], tokens[32], supervised[32];
-  fprintf(stderr, "model: %s, %s parameters in %u layers (%u with experts), %u experts, top %u\n",
-          s->model->config.model_type, cli_count(p->total, count), s->model->config.num_hidden_layers,
-          p->moe_layers, s->model->config.num_experts, s->model->config.num_experts_per_tok);
-  fprintf(stderr,
-          "data: %u samples, %s tokens, %s of them trained on; %llu cut at max_length, %llu left out\n",
-          train->count, cli_count(train->offsets[train->count], tokens),
-          cli_count(train->stats.supervised, supervised), (unsigned long long)train->stats.truncated,
-          (unsigned long long)train->stats.excluded);
-  if (s->config->packing)
-    fprintf(stderr, "packing: rows of at most %lld tokens, best fit; samples never see each other\n",
-            (long long)s->config->max_length);
-  if (s->eval) fprintf(stderr, "evaluation: %u samples\n", s->eval->count);
-  print_interventions(s);
+  train_describe(s);
   fprintf(stderr, "updates: %llu of %llu to do\n", (unsigned long long)(updates - done),
           (unsigned long long)updates);
   progress_init(&v->bar, stderr, "train", "updates", done, updates);
@@ -106,11 +79,16 @@ static void print_times(const kedge_train_result *result) {
             100 * result->ops[i].seconds / total);
 }
 
-static kedge_status run(const char *yaml, const cli_list *overrides) {
+static kedge_status run(const char *yaml, const cli_list *overrides, bool dry) {
   kedge_config config;
   view v = {.started = false};
   KEDGE_TRY(kedge_config_load(&config, yaml, overrides->items, overrides->count));
   for (size_t i = 0; i < config.notes.count; i++) note(&v, config.notes.items[i]);
+  if (dry) {
+    kedge_status checked = train_dry_run(&config, note, &v);
+    kedge_config_destroy(&config);
+    return checked;
+  }
   interrupt_listen();
   const kedge_train_hooks hooks = {.note = note,
                                    .started = started,
@@ -135,6 +113,10 @@ static kedge_status run(const char *yaml, const cli_list *overrides) {
 }
 
 int command_train(int argc, char **argv) {
+  bool dry = false;
+  const cli_option options[] = {{"--dry-run", CLI_FLAG, &dry, NULL,
+                                 "read everything, tell what would be trained and how much memory it takes",
+                                 false, 0, 0}};
   const cli_spec spec = {
       .command = "train",
       .synopsis = "CONFIG.yaml [KEY=VALUE ...]",
@@ -143,19 +125,22 @@ int command_train(int argc, char **argv) {
           "Prints the resolved configuration, then writes checkpoint-N/ folders, metrics.jsonl,\n"
           "trainer_state.json and the trained model into output_dir. SIGINT or SIGTERM saves a\n"
           "checkpoint and stops; resume_from_checkpoint=true goes on exactly there.",
+      .options = options,
+      .option_count = sizeof options / sizeof *options,
       .least = 1,
       .most = CLI_MAX_ARGUMENTS,
       .examples =
           "kedge train run.yaml\n"
           "kedge train run.yaml router.intervention=rpb router.beta=1 router.prior=prior.safetensors\n"
-          "kedge train run.yaml resume_from_checkpoint=true",
+          "kedge train run.yaml resume_from_checkpoint=true\n"
+          "kedge train run.yaml --dry-run",
       .more = kedge_config_help};
   cli_list arguments;
   int code;
   if (!cli_parse(&spec, argc, argv, &arguments, &code)) return code;
-  const char *yaml = strchr(arguments.items[0], '=') ? NULL : arguments.items[0];
+  const char *yaml = cli_is_setting(arguments.items[0]) ? NULL : arguments.items[0];
   cli_list overrides = {.count = 0};
   for (size_t i = yaml ? 1 : 0; i < arguments.count; i++)
     overrides.items[overrides.count++] = arguments.items[i];
-  return cli_finish("train", run(yaml, &overrides));
+  return cli_finish("train", run(yaml, &overrides, dry));
 }

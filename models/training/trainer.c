@@ -112,8 +112,9 @@ static kedge_status find_checkpoint(run *r, char **path) {
   return KEDGE_OK;
 }
 
-static kedge_status make_batches(run *r) {
-  const kedge_config *c = r->config;
+kedge_status kedge_train_batches(const kedge_setup *setup, kedge_batches **batches,
+                                 kedge_schedule *schedule) {
+  const kedge_config *c = setup->config;
   const kedge_batches_options options = {
       .batch_size = (uint32_t)c->per_device_train_batch_size,
       .accumulation = (uint32_t)c->gradient_accumulation_steps,
@@ -124,16 +125,20 @@ static kedge_status make_batches(run *r) {
       .epochs = c->num_train_epochs,
       .max_updates = c->max_steps > 0 ? (uint64_t)c->max_steps : 0,
   };
+  *batches = NULL;
   if (c->packing && c->packing_strategy != KEDGE_CONFIG_PACKING_BFD)
     return kedge_fail(KEDGE_ERR_UNSUPPORTED,
                       "key \"packing_strategy\": expected bfd, which never cuts a sample");
-  KEDGE_TRY(kedge_batches_new(kedge_setup_train(&r->setup), &options, &r->batches));
-  KEDGE_TRY(kedge_schedule_init(&r->schedule, c, kedge_batches_rows(r->batches), 1));
-  if (r->schedule.updates != kedge_batches_updates(r->batches))
-    return kedge_fail(KEDGE_ERR_MISMATCH, "the schedule has %llu updates, the data %llu",
-                      (unsigned long long)r->schedule.updates,
-                      (unsigned long long)kedge_batches_updates(r->batches));
-  return KEDGE_OK;
+  KEDGE_TRY(kedge_batches_new(kedge_setup_train(setup), &options, batches));
+  kedge_status status = kedge_schedule_init(schedule, c, kedge_batches_rows(*batches), 1);
+  if (status == KEDGE_OK && schedule->updates != kedge_batches_updates(*batches))
+    status = kedge_fail(KEDGE_ERR_MISMATCH, "the schedule has %llu updates, the data %llu",
+                        (unsigned long long)schedule->updates,
+                        (unsigned long long)kedge_batches_updates(*batches));
+  if (status == KEDGE_OK) return KEDGE_OK;
+  kedge_batches_free(*batches);
+  *batches = NULL;
+  return status;
 }
 
 /* What this run is, for its checkpoints. */
@@ -178,7 +183,7 @@ static kedge_status start(run *r) {
   if (status == KEDGE_OK) status = kedge_setup_init(&r->setup, r->config, r->hooks->note, r->hooks->context);
   if (status == KEDGE_OK) status = lock_output(r);
   if (status == KEDGE_OK) status = check_output(r, checkpoint); /* once more: nobody else writes now */
-  if (status == KEDGE_OK) status = make_batches(r);
+  if (status == KEDGE_OK) status = kedge_train_batches(&r->setup, &r->batches, &r->schedule);
   if (status == KEDGE_OK) status = kedge_stepper_init(&r->stepper, &r->setup);
   if (status == KEDGE_OK && r->config->router_probe_steps > 0 && r->setup.model->params.moe_layers)
     status = kedge_watch_init(&r->watch, &r->setup, r->stepper.workspace, r->stepper.base);

@@ -6,6 +6,8 @@
 #ifndef KEDGE_MODELS_TRAINING_TRAINER_H
 #define KEDGE_MODELS_TRAINING_TRAINER_H
 
+#include "models/training/batches.h"
+#include "models/training/schedule.h"
 #include "models/training/setup.h"
 
 /* After each update. */
@@ -49,5 +51,9 @@ typedef struct kedge_train_result {
  * NULL. */
 kedge_status kedge_train(const kedge_config *config, const kedge_train_hooks *hooks,
                          kedge_train_result *result);
+
+/* What a run walks: the batches of its training samples, owned by the caller, and the schedule that goes with
+ * them. */
+kedge_status kedge_train_batches(const kedge_setup *setup, kedge_batches **batches, kedge_schedule *schedule);
 
 #endif
