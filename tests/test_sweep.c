@@ -186,6 +186,11 @@ static void goes_on(const char *out) {
   test_run_free(&run);
   snprintf(folder, sizeof folder, "%s/weight_decay-0.1_seed-7", out);
   training_same_run(folder, "straight", 150);
+  /* The log has both parts: where the run stopped, and what was done after that. */
+  snprintf(folder, sizeof folder, "%s/weight_decay-0.1_seed-7/log.txt", out);
+  assert_true(holds(folder, "is saved, go on with"));
+  assert_true(holds(folder, "trained model in"));
+  assert_false(holds(folder, "updates: 0 of 150 to do"));
 }
 
 static void test_stopped(void **state) {
