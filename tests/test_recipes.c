@@ -133,6 +133,7 @@ static void test_intervention(void **state) {
       is_text(r, "shuffle", kedge_config_value_name("router.shuffle", it->shuffle), r->shuffle);
       is(r, "shuffle_seed", (double)it->shuffle_seed, 0);
       is(r, "a prior", it->prior != NULL, r->prior);
+      is(r, "communities", it->communities != NULL, !strcmp(r->shuffle, "within"));
       is(r, "eps", it->eps, 0.05);
       is(r, "clip", it->clip, 5);
       is(r, "layers", (double)it->layers.count, 0); /* all */
@@ -142,6 +143,8 @@ static void test_intervention(void **state) {
     }
     is_text(r, "router_lb_scope", kedge_config_value_name("router_lb_scope", c.router_lb_scope), "micro");
     is_text(r, "lb_convention", kedge_config_value_name("lb_convention", c.lb_convention), "switch");
+    is_text(r, "lb_counts", kedge_config_value_name("lb_counts", c.lb_counts), "scores");
+    is(r, "aux_detach_hidden", c.aux_detach_hidden, false);
     is_text(r, "lb_layers", kedge_config_value_name("lb_layers", c.lb_layers), "sum");
     kedge_config_destroy(&c);
   }

@@ -41,16 +41,19 @@ static kedge_status plan_training(kedge_optimizer *optimizer, const kedge_decode
   return status;
 }
 
-kedge_status plan_measure(const kedge_model *model, uint32_t tokens, bool recompute, plan_report *r) {
+kedge_status plan_measure(const kedge_model *model, uint32_t tokens, const kedge_decoder_spec *spec,
+                          plan_report *r) {
   const kedge_optimizer_options options = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .max_norm = 1};
   kedge_workspace *workspace = NULL;
   kedge_optimizer optimizer = {0};
   kedge_plan_summary summary = {0};
   r->size = kedge_bucket(tokens);
-  const kedge_decoder_spec spec = {.tokens = r->size, .loss = true, .recompute = recompute};
+  kedge_decoder_spec own = *spec;
+  own.tokens = r->size;
+  own.loss = true;
   KEDGE_TRY(kedge_workspace_new(model->device, &workspace));
   kedge_status status = kedge_optimizer_init(&optimizer, model, &options, workspace);
-  if (status == KEDGE_OK) status = plan_training(&optimizer, &spec, &summary);
+  if (status == KEDGE_OK) status = plan_training(&optimizer, &own, &summary);
   kedge_optimizer_destroy(&optimizer);
   kedge_workspace_free(workspace);
   const kedge_params *p = &model->params;
@@ -133,6 +136,7 @@ static kedge_status run(const plan_options *o) {
   kedge_model *model = NULL;
   kedge_dtype dtype;
   plan_report report = {0};
+  const kedge_decoder_spec spec = {.recompute = o->recompute};
   KEDGE_TRY(input_config(o->model, &config));
   kedge_status status = kedge_model_options_set(&config, o->model_options);
   if (status == KEDGE_OK) status = input_dtype(o->dtype, &config, &dtype);
@@ -141,7 +145,7 @@ static kedge_status run(const plan_options *o) {
     status = kedge_model_describe(device, &config, dtype, &model);
   else
     kedge_hf_config_destroy(&config);
-  if (status == KEDGE_OK) status = plan_measure(model, (uint32_t)o->tokens, o->recompute, &report);
+  if (status == KEDGE_OK) status = plan_measure(model, (uint32_t)o->tokens, &spec, &report);
   if (status == KEDGE_OK) (o->json ? print_json : print_text)(model, o, &report);
   kedge_model_free(model);
   kedge_device_close(device);

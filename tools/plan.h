@@ -4,7 +4,7 @@
 #ifndef KEDGE_TOOLS_PLAN_H
 #define KEDGE_TOOLS_PLAN_H
 
-#include "models/decoder/model.h"
+#include "models/decoder/decoder.h"
 
 /* Bytes by kind. */
 typedef struct plan_report {
@@ -19,9 +19,10 @@ typedef struct plan_row {
 
 enum { PLAN_ROWS = 7 };
 
-/* Builds and plans the training graph for `tokens` at once. `model` is a description (kedge_model_describe)
- * on a device that computes nothing. */
-kedge_status plan_measure(const kedge_model *model, uint32_t tokens, bool recompute, plan_report *report);
+/* Builds and plans the training graph that `spec` asks for, `tokens` and `loss` aside: of `tokens` at once.
+ * `model` is a description (kedge_model_describe) on a device that computes nothing. */
+kedge_status plan_measure(const kedge_model *model, uint32_t tokens, const kedge_decoder_spec *spec,
+                          plan_report *report);
 
 /* The kinds with their names; returns their sum. */
 uint64_t plan_rows(const plan_report *report, plan_row rows[PLAN_ROWS]);

@@ -3,6 +3,7 @@
 #include "tools/train.h"
 
 #include "core/device.h"
+#include "models/routing/feed.h"
 #include "models/training/trainer.h"
 #include "tools/cli.h"
 #include "tools/inputs.h"
@@ -90,6 +91,23 @@ static kedge_status print_updates(const kedge_setup *s, uint32_t *longest) {
   return status;
 }
 
+/* What interventions read of a micro-batch; true if the frozen base is run for them. */
+static bool describe_feeds(const kedge_setup *s, kedge_decoder_spec *spec) {
+  kedge_feeds feeds;
+  bool base = false;
+  kedge_feeds_init(&feeds, &s->model->params, s->router.items, s->router.sources, s->router.count);
+  *spec = (kedge_decoder_spec){
+      .recompute = s->config->gradient_checkpointing,
+      .loads = true,
+      .counts = true,
+      .interventions = s->router.items,
+      .intervention_count = s->router.count,
+      .prior_rows = kedge_feeds_rows(&feeds, (uint32_t)s->config->per_device_train_batch_size)};
+  for (uint32_t i = 0; i < s->router.count; i++) base = base || kedge_feeds_needs_base(&feeds, i);
+  kedge_feeds_destroy(&feeds);
+  return base;
+}
+
 /* The plan of the largest micro-batch, on a device that computes nothing. */
 static kedge_status print_memory(const kedge_setup *s, uint32_t tokens) {
   kedge_hf_config config;
@@ -97,19 +115,22 @@ static kedge_status print_memory(const kedge_setup *s, uint32_t tokens) {
   kedge_model *model = NULL;
   plan_report report = {0};
   plan_row rows[PLAN_ROWS];
+  kedge_decoder_spec spec;
   char text[24];
+  const bool base = describe_feeds(s, &spec);
   KEDGE_TRY(input_config(s->config->model_name_or_path, &config));
   kedge_status status = kedge_device_open("null", NULL, &device);
   if (status == KEDGE_OK)
     status = kedge_model_describe(device, &config, s->model->dtype, &model);
   else
     kedge_hf_config_destroy(&config);
-  if (status == KEDGE_OK) status = plan_measure(model, tokens, s->config->gradient_checkpointing, &report);
+  if (status == KEDGE_OK) status = plan_measure(model, tokens, &spec, &report);
   if (status == KEDGE_OK) {
-    fprintf(stderr, "memory: about %s with micro-batches of up to %u tokens, interventions' tables aside\n",
+    fprintf(stderr, "memory: about %s with micro-batches of up to %u tokens\n",
             cli_bytes(plan_rows(&report, rows), text), report.size);
     for (int i = 0; i < PLAN_ROWS; i++)
       if (rows[i].bytes) fprintf(stderr, "  %-28s %12s\n", rows[i].label, cli_bytes(rows[i].bytes, text));
+    if (base) fprintf(stderr, "  the frozen base runs too, its weights mapped from their files\n");
   }
   kedge_model_free(model);
   kedge_device_close(device);
