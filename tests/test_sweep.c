@@ -102,6 +102,8 @@ static void test_whole(void **state) {
   assert_non_null(strstr(run.out, "router.beta  runs  "));
   assert_non_null(strstr(run.out, "eval/loss"));
   assert_non_null(strstr(run.out, " +- "));
+  assert_null(strstr(run.out, "router/anchor"));
+  assert_true(holds("beta/sweep.csv", ",router/anchor,router/anchor sd,router/anchor n"));
   check_statistics("train/loss");
   check_statistics("eval/loss");
   check_statistics("router/grad_norm");
@@ -324,7 +326,7 @@ static void test_dry_run(void **state) {
                                 "router.prior=prior.safetensors --dry-run");
   assert_int_equal(run.exit_code, 0);
   assert_non_null(strstr(run.out, "output_dir: dry\n"));
-  assert_non_null(strstr(run.err, "router: rpb, beta 0.5, prior prior.safetensors, eps 0.05, clip 5"));
+  assert_non_null(strstr(run.err, "router: rpb with beta 0.5, "));
   assert_non_null(strstr(run.err, "updates: 6 of 12 rows, 18 micro-batches, "));
   assert_non_null(strstr(run.err, "memory: about "));
   assert_non_null(strstr(run.err, "the router's 512 among them"));

@@ -67,9 +67,11 @@ static bool matches(const char *pattern, const char *name) {
   return !strcmp(pattern, name);
 }
 
-/* The usual ones are shown; the files hold everything, or what --metric names. */
+/* The usual ones are shown, those that there are; the files hold everything, or what --metric names. */
 static void choose(table *t) {
-  static const char *const usual[] = {"train/loss", "eval/loss", "router/*"};
+  static const char *const usual[] = {
+      "train/loss",           "eval/loss",           "router/topk_overlap_mean", "router/tvd_mean",
+      "router/load_max_mean", "router/dead_experts", "router/grad_norm"};
   const cli_list *asked = t->s->metrics;
   const size_t patterns = asked->count ? asked->count : sizeof usual / sizeof *usual;
   const char *name;
@@ -82,15 +84,13 @@ static void choose(table *t) {
       hits++;
       if (json_object_get(t->kept, name)) continue;
       json_object_set(t->kept, name, json_true());
-      if (t->shown_count < SHOWN)
-        t->shown[t->shown_count++] = name;
-      else
-        t->left_out++;
+      if (t->shown_count < SHOWN) t->shown[t->shown_count++] = name;
     }
     if (asked->count && !hits && json_object_size(t->all))
       fprintf(stderr, "note: no finished run has a metric %s\n", pattern);
   }
   if (!asked->count) json_object_update_missing(t->kept, t->all);
+  t->left_out = json_object_size(t->kept) - t->shown_count;
 }
 
 /* ---- Statistics
