@@ -58,7 +58,7 @@ static void expect_kept(const json_t *report) {
 
 static void test_itself(void **state) {
   (void)state;
-  json_t *report = test_kedge_json("probe --base base --post base --data a.jsonl --json");
+  json_t *report = test_kedge_json("probe --base base --post base --data a.jsonl --json -");
   const json_t *spans = json_object_get(report, "spans");
   expect_kept(report);
   expect_kept(json_object_get(spans, "question"));
@@ -78,7 +78,7 @@ static void test_itself(void **state) {
 /* The report of another model, against the traces that it kept. */
 static void test_another(void **state) {
   (void)state;
-  json_t *report = test_kedge_json("probe --base base --post post --data a.jsonl --data b.jsonl --json "
+  json_t *report = test_kedge_json("probe --base base --post post --data a.jsonl --data b.jsonl --json - "
                                    "--trace-out traces/of --batch-size 2");
   const json_t *layer = json_array_get(json_object_get(report, "layers"), 0);
   kedge_trace base, post;
@@ -105,7 +105,7 @@ static void test_another(void **state) {
 /* Undefined numbers are null: a span without tokens. */
 static void test_no_question(void **state) {
   (void)state;
-  json_t *report = test_kedge_json("probe --base base --post post --data b.jsonl --json --max-tokens 7");
+  json_t *report = test_kedge_json("probe --base base --post post --data b.jsonl --json - --max-tokens 7");
   const json_t *question = json_object_get(json_object_get(report, "spans"), "question");
   assert_true(number(report, "tokens") == 7 && number(question, "tokens") == 0);
   assert_true(json_is_null(json_object_get(question, "tvd_mean")));
@@ -127,6 +127,48 @@ static void test_table(void **state) {
   for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
     if (!strstr(run.out, parts[i])) fail_msg("\"%s\" is not in: %s", parts[i], run.out);
   test_run_free(&run);
+}
+
+/* Traces of `kedge trace` give the report that the models give, and domains are told apart by name. */
+static void test_traces(void **state) {
+  (void)state;
+  kedge_trace t;
+  test_kedge_expect("trace --model base --data a.jsonl --out a-base.st --weights --logits", 0, "");
+  test_kedge_expect("trace --model post --data a.jsonl --out a-post.st --weights", 0, "");
+  test_kedge_expect("trace --model base --data b.jsonl --out b-base.st --weights --max-tokens 9", 0, "");
+  test_kedge_expect("trace --model post --data b.jsonl --out b-post.st --weights --max-tokens 9", 0, "");
+  ok(kedge_trace_load(at("a-base.st"), &t));
+  assert_true(t.weights && t.logits && *t.model && *t.tokenizer && *t.data && t.tokens == 55);
+  kedge_trace_destroy(&t);
+  json_t *models = test_kedge_json("probe --base base --post post --data x=a.jsonl --data y=b.jsonl "
+                                   "--max-tokens 55 --json -");
+  json_t *traces = test_kedge_json("probe --trace x=a-base.st --post-trace x=a-post.st --trace y=b-base.st "
+                                   "--post-trace y=b-post.st --json -");
+  json_t *cut = json_array_get(json_object_get(models, "domains"), 0);
+  assert_true(
+      json_equal(json_object_get(cut, "retention"),
+                 json_object_get(json_array_get(json_object_get(traces, "domains"), 0), "retention")));
+  assert_int_equal(json_array_size(json_object_get(traces, "domain_pairs")), 1);
+  assert_true(number(traces, "gate_weighted_overlap_mean") > 0);
+  assert_true(number(traces, "topk_overlap_tie_tolerant_mean") == number(traces, "topk_overlap_mean"));
+  json_decref(models), json_decref(traces);
+  /* One model alone; a table of its layers, and no comparison. */
+  test_run run = test_kedge("probe --base base --data x=a.jsonl --json alone.json --csv tables", 0, "");
+  assert_non_null(strstr(run.out, "entropy"));
+  assert_null(strstr(run.out, "TVD"));
+  test_run_free(&run);
+  json_t *alone = json_load_file(at("alone.json"), 0, NULL);
+  assert_non_null(alone);
+  assert_null(json_object_get(alone, "topk_overlap_mean"));
+  json_decref(alone);
+  assert_true(test_exists(at("tables/utilisation-x-base.csv")) &&
+              !test_exists(at("tables/utilisation-x-post.csv")));
+  /* Outputs never replace what is read. */
+  test_kedge_expect("probe --base base --data x=a.jsonl --json a.jsonl", 2, "would replace");
+  test_kedge_expect("probe --base base --data x=a.jsonl --json base/config.json", 2, "would replace");
+  test_kedge_expect("probe --trace x=a-base.st --json a-base.st", 2, "would replace");
+  test_kedge_expect("trace --model base --data a.jsonl --out base/model.safetensors", 2, "would replace");
+  test_kedge_expect("probe --base base --trace x=a-base.st --data a.jsonl", 2, "is a model");
 }
 
 static void test_refusals(void **state) {
@@ -178,8 +220,9 @@ static void test_gradcheck(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_itself), cmocka_unit_test(test_another),  cmocka_unit_test(test_no_question),
-      cmocka_unit_test(test_table),  cmocka_unit_test(test_refusals), cmocka_unit_test(test_gradcheck),
+      cmocka_unit_test(test_itself),    cmocka_unit_test(test_another), cmocka_unit_test(test_no_question),
+      cmocka_unit_test(test_table),     cmocka_unit_test(test_traces),  cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_gradcheck),
   };
   return cmocka_run_group_tests_name("probe", tests, prepare, NULL);
 }

@@ -155,6 +155,21 @@ static void test_ties(void **state) {
   }
   print_message("%u of %u choices hang on a tie\n", ties, t.tokens);
   assert_true(ties > 0);
+  /* The group of the first choice scored the same, and the file tells. */
+  kedge_trace got;
+  const char *path = test_path(test_folder(), "ties.safetensors");
+  const uint32_t bytes = (E + 7) / 8;
+  ok(kedge_trace_check(&t, "ties"));
+  ok(kedge_trace_save(&t, path));
+  ok(kedge_trace_load(path, &got));
+  assert_memory_equal(got.tied, t.tied, (size_t)t.tokens * t.layers * bytes);
+  for (uint32_t i = 0; i < t.tokens; i++) {
+    const size_t row = (size_t)i * t.layers;
+    const uint32_t first = (uint32_t)t.ids[row * K];
+    for (uint32_t k = 0; k <= K && first < last; k++)
+      assert_true(t.tied[row * bytes + (first + k) / 8] >> (first + k) % 8 & 1);
+  }
+  kedge_trace_destroy(&got);
   kedge_trace_destroy(&t);
   close_world(&w);
 }
@@ -243,6 +258,12 @@ static void test_bad_contents(void **state) {
   t = small(), t.layer_numbers[1] = 1, reject(&t, "layers[1]");
   t = small(), t.weights = kedge_alloc(12, sizeof *t.weights), t.weights[3] = NAN;
   reject(&t, "weights of token 0, layer 1");
+  t = small(), t.weights = kedge_alloc(12, sizeof *t.weights), t.weights[3] = -1;
+  reject(&t, "weights of token 0, layer 1: expected finite numbers, 0 or more");
+  t = small(), t.ties = kedge_alloc(6, 1), t.tied = kedge_alloc(6, 1), t.ties[1] = 1, t.tied[1] = 0x0c;
+  reject(&t, "tied of token 0, layer 1"); /* 2 and 3 both have places */
+  t = small(), t.ties = kedge_alloc(6, 1), t.tied = kedge_alloc(6, 1), t.ties[1] = 1, t.tied[1] = 0x11;
+  reject(&t, "tied of token 0, layer 1"); /* 0 and 4 have none */
 }
 
 static kedge_status zeros(void *context, uint32_t index, uint64_t offset, void *buffer, uint64_t bytes) {

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Probes: which models may be compared, and the report (probe.h). */
+ * Probes: which models may be compared, domains, means over them (probe.h). */
 #include "models/routing/probe.h"
 
-#include <jansson.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- What may be compared
@@ -54,124 +52,173 @@ kedge_status kedge_probe_check(const char *base, const char *post) {
   return status;
 }
 
-/* ---- Comparing
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- Domains
+ * ------------------------------------------------------------------------------------------------------ */
 
-kedge_status kedge_probe_compare(const kedge_trace *base, const kedge_trace *post, kedge_probe *p) {
-  *p = (kedge_probe){.experts = base->experts, .topk = base->topk};
-  kedge_status status = kedge_retention_compare(base, post, KEDGE_RETENTION_ALL, &p->all);
-  if (status == KEDGE_OK) status = kedge_retention_compare(base, post, KEDGE_RETENTION_Q, &p->question);
-  if (status == KEDGE_OK) status = kedge_retention_compare(base, post, KEDGE_RETENTION_A, &p->answer);
-  if (status != KEDGE_OK) {
-    kedge_probe_destroy(p);
-    return status;
+static const int spans[KEDGE_PROBE_SPANS] = {KEDGE_RETENTION_ALL, KEDGE_RETENTION_Q, KEDGE_RETENTION_A};
+
+static void destroy_domain(kedge_probe_domain *d) {
+  for (int s = 0; s < KEDGE_PROBE_SPANS; s++) {
+    kedge_use_destroy(&d->base[s]);
+    kedge_use_destroy(&d->post[s]);
+    kedge_retention_destroy(&d->kept[s]);
   }
-  for (uint32_t t = 0; t < base->tokens; t++)
-    p->samples += t == 0 || base->samples[t] != base->samples[t - 1];
-  memcpy(p->base, base->model, sizeof p->base);
-  memcpy(p->post, post->model, sizeof p->post);
-  memcpy(p->tokenizer, *base->tokenizer ? base->tokenizer : post->tokenizer, sizeof p->tokenizer);
-  memcpy(p->data, *base->data ? base->data : post->data, sizeof p->data);
-  return KEDGE_OK;
+  kedge_free(d->name);
+  *d = (kedge_probe_domain){0};
 }
 
 void kedge_probe_destroy(kedge_probe *p) {
-  kedge_retention_destroy(&p->all);
-  kedge_retention_destroy(&p->question);
-  kedge_retention_destroy(&p->answer);
+  for (uint32_t i = 0; i < p->count; i++) destroy_domain(&p->domains[i]);
+  for (int s = 0; s < KEDGE_PROBE_SPANS; s++) kedge_retention_destroy(&p->kept[s]);
+  kedge_free(p->domains);
+  kedge_free(p->layer_numbers);
   *p = (kedge_probe){0};
 }
 
-/* ---- JSON
- * ---------------------------------------------------------------------------------------------------------
- */
-
-/* Sets a key; a value or object that there was no memory for is remembered in *failed. */
-static void put(json_t *object, const char *key, json_t *value, bool *failed) {
-  if (json_object_set_new(object, key, value)) *failed = true;
+static kedge_status same_hash(const char *what, const char *name, const char *have, const char *got) {
+  if (!*have || !*got || !strcmp(have, got)) return KEDGE_OK;
+  return kedge_fail(KEDGE_ERR_MISMATCH, "domain %s: %s has hash %s, that of the other domains %s", name, what,
+                    got, have);
 }
 
-static json_t *real(double value) {
-  return isfinite(value) ? json_real(value) : json_null();
+/* Whether a trace is of the models of the domains before it. */
+static kedge_status check_domain(const kedge_probe *p, const char *name, const kedge_trace *base,
+                                 const kedge_trace *post) {
+  for (uint32_t i = 0; i < p->count; i++)
+    if (!strcmp(p->domains[i].name, name))
+      return kedge_fail(KEDGE_ERR_ARGUMENT, "domain %s: given twice", name);
+  if (!p->count) return KEDGE_OK;
+  if (p->compares != (post != NULL))
+    return kedge_fail(KEDGE_ERR_MISMATCH, "domain %s: a post-trained model in some domains and not in others",
+                      name);
+  if (base->layers != p->layers || base->experts != p->experts || base->topk != p->topk)
+    return kedge_fail(
+        KEDGE_ERR_MISMATCH,
+        "domain %s: %u layers, top %u of %u experts; the other domains have %u layers, top %u of "
+        "%u",
+        name, base->layers, base->topk, base->experts, p->layers, p->topk, p->experts);
+  if (memcmp(base->layer_numbers, p->layer_numbers, p->layers * sizeof *p->layer_numbers))
+    return kedge_fail(KEDGE_ERR_MISMATCH, "domain %s: its layers have other numbers than the other domains'",
+                      name);
+  KEDGE_TRY(same_hash("the base model", name, p->base, base->model));
+  if (post) KEDGE_TRY(same_hash("the post-trained model", name, p->post, post->model));
+  return same_hash("the tokenizer", name, p->tokenizer, base->tokenizer);
 }
 
-/* Counts that are NaN where undefined. */
-static json_t *whole(double value) {
-  return isfinite(value) ? json_integer((json_int_t)value) : json_null();
-}
-
-static json_t *hash(const char *text) {
-  return *text ? json_string(text) : json_null();
-}
-
-/* The numbers of a layer, or of a mean: then keys end in _mean where they are means. */
-static void put_numbers(json_t *object, const kedge_retention_layer *at, const char *suffix, bool ties_known,
-                        bool *failed) {
-  const struct {
-    const char *key;
-    double value;
-  } means[] = {{"topk_overlap", at->overlap},
-               {"top1_agreement", at->top1},
-               {"tvd", at->tvd},
-               {"jsd_nats", at->jsd_nats},
-               {"jsd_bits", at->jsd_bits}};
-  for (size_t i = 0; i < sizeof means / sizeof *means; i++) {
-    char key[40];
-    strcpy(key, means[i].key);
-    strcat(key, suffix);
-    put(object, key, real(means[i].value), failed);
+static kedge_status measure(kedge_probe_domain *d, const char *name, const kedge_trace *base,
+                            const kedge_trace *post) {
+  d->name = kedge_strdup(name);
+  if (!d->name) return KEDGE_ERR_MEMORY;
+  for (int s = 0; s < KEDGE_PROBE_SPANS; s++) {
+    KEDGE_TRY(kedge_use_measure(base, spans[s], &d->base[s]));
+    if (!post) continue;
+    KEDGE_TRY(kedge_use_measure(post, spans[s], &d->post[s]));
+    KEDGE_TRY(kedge_retention_compare(base, post, spans[s], &d->kept[s]));
   }
-  put(object, "load_max_mean_base", real(at->load_base), failed);
-  put(object, "load_max_mean_post", real(at->load_post), failed);
-  put(object, "dead_experts_base", whole(at->dead_base), failed);
-  put(object, "dead_experts_post", whole(at->dead_post), failed);
-  put(object, "boundary_ties", ties_known ? json_integer((json_int_t)at->ties) : json_null(), failed);
+  memcpy(d->data, *base->data || !post ? base->data : post->data, sizeof d->data);
+  return KEDGE_OK;
 }
 
-static void put_retention(json_t *object, const kedge_retention *r, bool *failed) {
-  put(object, "tokens", json_integer((json_int_t)r->tokens), failed);
-  put_numbers(object, &r->mean, "_mean", r->ties_known, failed);
-  put(object, "layers_skipped", json_integer(r->skipped), failed);
-  put(object, "padding_rows", json_integer((json_int_t)r->padding), failed);
+/* ---- Means over domains
+ * ------------------------------------------------------------------------------------------- */
+
+/* Adds numbers of a layer, or of a mean, weighted; counts are summed whatever the weight. */
+static void add_numbers(kedge_retention_layer *to, const kedge_retention_layer *at, double weight) {
+  to->tokens += at->tokens, to->ties += at->ties;
+  to->overlap += weight * at->overlap, to->top1 += weight * at->top1;
+  to->tolerant += weight * at->tolerant, to->gates += weight * at->gates;
+  to->tvd += weight * at->tvd, to->jsd_nats += weight * at->jsd_nats, to->jsd_bits += weight * at->jsd_bits;
+  to->load_base += weight * at->load_base, to->load_post += weight * at->load_post;
+  to->dead_base += at->dead_base, to->dead_post += at->dead_post;
 }
 
-static void put_span(json_t *spans, const char *name, const kedge_retention *r, bool *failed) {
-  json_t *object = json_object();
-  put_retention(object, r, failed);
-  put(spans, name, object, failed);
+static void set_undefined(kedge_retention_layer *at) {
+  at->overlap = at->top1 = at->tolerant = at->gates = at->tvd = at->jsd_nats = at->jsd_bits = NAN;
+  at->load_base = at->load_post = at->dead_base = at->dead_post = NAN;
 }
 
-static json_t *layer_list(const kedge_retention *r, bool *failed) {
-  json_t *list = json_array();
-  for (uint32_t l = 0; l < r->count; l++) {
-    json_t *object = json_object();
-    put(object, "layer", json_integer(r->layers[l].layer), failed);
-    put(object, "tokens", json_integer((json_int_t)r->layers[l].tokens), failed);
-    put_numbers(object, &r->layers[l], "", r->ties_known, failed);
-    if (json_array_append_new(list, object)) *failed = true;
+/* The mean over domains of layer `l`, or of their means for l = UINT32_MAX. */
+static kedge_retention_layer mean_of(const kedge_probe *p, int span, uint32_t l) {
+  kedge_retention_layer out = {.layer = l == UINT32_MAX ? -1 : p->layer_numbers[l]};
+  uint32_t domains = 0;
+  for (int pass = 0; pass < 2; pass++)
+    for (uint32_t i = 0; i < p->count; i++) {
+      const kedge_retention *r = &p->domains[i].kept[span];
+      const kedge_retention_layer *at = l == UINT32_MAX ? &r->mean : &r->layers[l];
+      if (!at->tokens) continue;
+      if (pass)
+        add_numbers(&out, at, 1.0 / domains);
+      else
+        domains++;
+    }
+  if (!domains) set_undefined(&out);
+  return out;
+}
+
+static kedge_status take_means(kedge_probe *p, int span) {
+  kedge_retention *k = &p->kept[span];
+  kedge_retention_destroy(k);
+  k->layers = kedge_alloc(p->layers, sizeof *k->layers);
+  if (!k->layers) return KEDGE_ERR_MEMORY;
+  k->count = p->layers;
+  for (uint32_t l = 0; l < p->layers; l++) {
+    k->layers[l] = mean_of(p, span, l);
+    k->skipped += !k->layers[l].tokens;
   }
-  return list;
+  k->mean = mean_of(p, span, UINT32_MAX);
+  k->ties_known = true;
+  for (uint32_t i = 0; i < p->count; i++) {
+    const kedge_retention *r = &p->domains[i].kept[span];
+    k->tokens += r->tokens, k->padding += r->padding;
+    k->ties_known = k->ties_known && r->ties_known;
+  }
+  return KEDGE_OK;
 }
 
-kedge_status kedge_probe_json(const kedge_probe *p, bool layers, char **text) {
-  bool lost = false, *failed = &lost;
-  json_t *root = json_object(), *spans = json_object();
-  put_retention(root, &p->all, failed);
-  put_span(spans, "question", &p->question, failed);
-  put_span(spans, "answer", &p->answer, failed);
-  put(root, "spans", spans, failed);
-  put(root, "samples", json_integer(p->samples), failed);
-  put(root, "moe_layers", json_integer(p->all.count), failed);
-  put(root, "num_experts", json_integer(p->experts), failed);
-  put(root, "top_k", json_integer(p->topk), failed);
-  put(root, "base_hash", hash(p->base), failed);
-  put(root, "post_hash", hash(p->post), failed);
-  put(root, "tokenizer_hash", hash(p->tokenizer), failed);
-  put(root, "data_hash", hash(p->data), failed);
-  if (layers) put(root, "layers", layer_list(&p->all, failed), failed);
-  char *dump = root && !lost ? json_dumps(root, JSON_INDENT(2)) : NULL;
-  *text = dump ? kedge_strdup(dump) : NULL;
-  free(dump);
-  json_decref(root);
-  return *text ? KEDGE_OK : KEDGE_ERR_MEMORY;
+/* ---- Adding
+ * ------------------------------------------------------------------------------------------------------- */
+
+static void take_hash(char to[33], const char *from) {
+  if (!*to) memcpy(to, from, 33);
+}
+
+static kedge_status start(kedge_probe *p, const kedge_trace *base) {
+  if (p->layer_numbers) return KEDGE_OK;
+  p->layer_numbers = kedge_alloc(base->layers, sizeof *p->layer_numbers);
+  if (!p->layer_numbers) return KEDGE_ERR_MEMORY;
+  memcpy(p->layer_numbers, base->layer_numbers, base->layers * sizeof *p->layer_numbers);
+  p->layers = base->layers, p->experts = base->experts, p->topk = base->topk;
+  return KEDGE_OK;
+}
+
+kedge_status kedge_probe_add(kedge_probe *p, const char *name, const kedge_trace *base,
+                             const kedge_trace *post) {
+  kedge_probe_domain d = {0};
+  KEDGE_TRY(check_domain(p, name, base, post));
+  kedge_probe_domain *grown = kedge_realloc(p->domains, p->count + 1, sizeof *grown);
+  if (!grown) return KEDGE_ERR_MEMORY;
+  p->domains = grown;
+  kedge_status status = measure(&d, name, base, post);
+  if (status == KEDGE_OK && !p->count) {
+    kedge_free(p->layer_numbers);
+    p->layer_numbers = NULL;
+    status = start(p, base);
+  }
+  if (status != KEDGE_OK) {
+    destroy_domain(&d);
+    return status;
+  }
+  p->domains[p->count++] = d;
+  p->compares = post != NULL;
+  for (int s = 0; s < KEDGE_PROBE_SPANS && post && status == KEDGE_OK; s++) status = take_means(p, s);
+  if (status != KEDGE_OK) {
+    destroy_domain(&p->domains[--p->count]);
+    return status;
+  }
+  p->samples += d.base[KEDGE_PROBE_ALL].samples;
+  take_hash(p->base, base->model);
+  if (post) take_hash(p->post, post->model);
+  take_hash(p->tokenizer, base->tokenizer);
+  if (post) take_hash(p->tokenizer, post->tokenizer);
+  return KEDGE_OK;
 }

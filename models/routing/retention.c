@@ -111,17 +111,21 @@ typedef struct comparison {
   int span;
   double *base_counts, *post_counts; /* [experts] of the layer at hand */
   uint8_t *chosen;                   /* [experts] by the base, for the token at hand */
+  uint32_t *place;                   /* [experts] place among the base's choice, where chosen */
   uint8_t *compared;                 /* [tokens] in some layer */
   uint64_t padding;
 } comparison;
 
-/* Experts that both rows have. */
+/* Experts that both rows have; chosen and place stay set for the token. */
 static uint32_t common(const comparison *c, const int32_t *a, const int32_t *b) {
   uint32_t both = 0, K = c->base->topk;
-  for (uint32_t k = 0; k < K; k++) c->chosen[a[k]] = 1;
+  for (uint32_t k = 0; k < K; k++) c->chosen[a[k]] = 1, c->place[a[k]] = k;
   for (uint32_t k = 0; k < K; k++) both += c->chosen[b[k]];
-  for (uint32_t k = 0; k < K; k++) c->chosen[a[k]] = 0;
   return both;
+}
+
+static void forget(const comparison *c, const int32_t *a) {
+  for (uint32_t k = 0; k < c->base->topk; k++) c->chosen[a[k]] = 0;
 }
 
 static double dead(const double *counts, uint32_t experts) {
@@ -143,31 +147,108 @@ static bool has_tie(const kedge_trace *t, uint32_t token, uint32_t layer) {
   return t->ties && t->ties[(size_t)token * t->layers + layer];
 }
 
-/* Walks a layer's tokens: counts, overlap and top-1 as sums. */
+static const uint8_t *tied_of(const kedge_trace *t, uint32_t token, uint32_t layer) {
+  if (!t->tied || !has_tie(t, token, layer)) return NULL;
+  return t->tied + ((size_t)token * t->layers + layer) * ((t->experts + 7u) / 8);
+}
+
+static bool holds(const uint8_t *bits, uint32_t e) {
+  return bits && bits[e / 8] >> e % 8 & 1;
+}
+
+static bool is_in(const int32_t *ids, uint32_t k, int32_t e) {
+  for (uint32_t i = 0; i < k; i++)
+    if (ids[i] == e) return true;
+  return false;
+}
+
+/* Experts that both rows have when each fills its places at the cut, among the experts that scored the same,
+ * in the way that gives the most: first with what the other has for sure, then with what both may take. */
+static uint32_t common_at_best(const comparison *c, uint32_t token, uint32_t layer, const int32_t *a,
+                               const int32_t *b) {
+  const uint32_t K = c->base->topk, E = c->base->experts;
+  const uint8_t *x = tied_of(c->base, token, layer), *y = tied_of(c->post, token, layer);
+  uint32_t a_free = 0, b_free = 0, sure = 0, a_takes = 0, b_takes = 0, either = 0;
+  for (uint32_t k = 0; k < K; k++) a_free += holds(x, (uint32_t)a[k]), b_free += holds(y, (uint32_t)b[k]);
+  for (uint32_t e = 0; e < E; e++) {
+    bool in_a = !holds(x, e) && is_in(a, K, (int32_t)e), in_b = !holds(y, e) && is_in(b, K, (int32_t)e);
+    sure += in_a && in_b;
+    a_takes += holds(x, e) && in_b;
+    b_takes += holds(y, e) && in_a;
+    either += holds(x, e) && holds(y, e);
+  }
+  if (a_takes > a_free) a_takes = a_free;
+  if (b_takes > b_free) b_takes = b_free;
+  a_free -= a_takes, b_free -= b_takes;
+  uint32_t both = a_free < b_free ? a_free : b_free;
+  return sure + a_takes + b_takes + (both < either ? both : either);
+}
+
+enum { FINE_BITS = 32 };
+
+/* A share in [0, 1] as an integer, for sums that do not depend on their order. A trace has less than 2^31
+ * tokens. */
+static uint64_t fine(double share) {
+  return (uint64_t)llround(ldexp(fmin(fmax(share, 0), 1), FINE_BITS));
+}
+
+/* Gate mass that both rows give to the same experts. chosen and place are those of the base. */
+static double common_gates(const comparison *c, uint32_t token, uint32_t layer, const int32_t *b) {
+  const uint32_t K = c->base->topk;
+  const size_t at = ((size_t)token * c->base->layers + layer) * K;
+  const float *g = c->base->weights + at, *h = c->post->weights + at;
+  double g_sum = 0, h_sum = 0, both = 0;
+  for (uint32_t k = 0; k < K; k++) g_sum += (double)g[k], h_sum += (double)h[k];
+  if (!(g_sum > 0 && h_sum > 0)) return 0;
+  for (uint32_t k = 0; k < K; k++)
+    if (c->chosen[b[k]]) both += fmin((double)g[c->place[b[k]]] / g_sum, (double)h[k] / h_sum);
+  return both;
+}
+
+/* What is summed over a layer's tokens. */
+typedef struct sums {
+  uint64_t both, first, tolerant, gates;
+  bool tied_known; /* every tie so far has its experts */
+} sums;
+
+static void walk_token(comparison *c, uint32_t t, uint32_t layer, sums *s, kedge_retention_layer *out) {
+  const kedge_trace *a = c->base, *b = c->post;
+  const int32_t *base = row(a, t, layer), *post = row(b, t, layer);
+  const bool tie_a = has_tie(a, t, layer), tie_b = has_tie(b, t, layer);
+  for (uint32_t k = 0; k < a->topk; k++) {
+    c->base_counts[base[k]]++;
+    c->post_counts[post[k]]++;
+  }
+  uint32_t both = common(c, base, post);
+  if (a->weights && b->weights) s->gates += fine(common_gates(c, t, layer, post));
+  forget(c, base);
+  s->both += both;
+  s->first += base[0] == post[0];
+  if ((tie_a && !a->tied) || (tie_b && !b->tied)) s->tied_known = false;
+  s->tolerant += (tie_a || tie_b) && s->tied_known ? common_at_best(c, t, layer, base, post) : both;
+  out->ties += tie_a || tie_b;
+  out->tokens++;
+  c->compared[t] = 1;
+}
+
+/* Walks a layer's tokens: counts, and the measures of single tokens as sums. */
 static void walk(comparison *c, uint32_t layer, kedge_retention_layer *out) {
   const kedge_trace *a = c->base, *b = c->post;
-  uint64_t both = 0, first = 0;
+  sums s = {.tied_known = a->ties && b->ties};
   memset(c->base_counts, 0, a->experts * sizeof *c->base_counts);
   memset(c->post_counts, 0, a->experts * sizeof *c->post_counts);
   for (uint32_t t = 0; t < a->tokens; t++) {
     if (!in_span(a, t, c->span)) continue;
-    if (!kedge_trace_is_routed(a, t, layer) || !kedge_trace_is_routed(b, t, layer)) {
+    if (kedge_trace_is_routed(a, t, layer) && kedge_trace_is_routed(b, t, layer))
+      walk_token(c, t, layer, &s, out);
+    else
       c->padding++;
-      continue;
-    }
-    const int32_t *base = row(a, t, layer), *post = row(b, t, layer);
-    for (uint32_t k = 0; k < a->topk; k++) {
-      c->base_counts[base[k]]++;
-      c->post_counts[post[k]]++;
-    }
-    both += common(c, base, post);
-    first += base[0] == post[0];
-    out->ties += has_tie(a, t, layer) || has_tie(b, t, layer);
-    out->tokens++;
-    c->compared[t] = 1;
   }
-  out->overlap = (double)both / ((double)out->tokens * a->topk);
-  out->top1 = (double)first / (double)out->tokens;
+  const double tokens = (double)out->tokens, places = tokens * a->topk;
+  out->overlap = (double)s.both / places;
+  out->top1 = (double)s.first / tokens;
+  out->tolerant = s.tied_known ? (double)s.tolerant / places : NAN;
+  out->gates = a->weights && b->weights ? ldexp((double)s.gates, -FINE_BITS) / tokens : NAN;
 }
 
 static kedge_status compare_layer(comparison *c, uint32_t layer, kedge_retention_layer *out) {
@@ -175,7 +256,7 @@ static kedge_status compare_layer(comparison *c, uint32_t layer, kedge_retention
   *out = (kedge_retention_layer){.layer = c->base->layer_numbers[layer]};
   walk(c, layer, out);
   if (!out->tokens) {
-    out->overlap = out->top1 = out->tvd = out->jsd_nats = out->jsd_bits = NAN;
+    out->overlap = out->top1 = out->tolerant = out->gates = out->tvd = out->jsd_nats = out->jsd_bits = NAN;
     out->load_base = out->load_post = out->dead_base = out->dead_post = NAN;
     return KEDGE_OK;
   }
@@ -197,12 +278,13 @@ static void take_mean(kedge_retention *r) {
     if (!at->tokens) continue;
     m.tokens += at->tokens, m.ties += at->ties;
     m.overlap += at->overlap, m.top1 += at->top1;
+    m.tolerant += at->tolerant, m.gates += at->gates;
     m.tvd += at->tvd, m.jsd_nats += at->jsd_nats;
     m.load_base += at->load_base, m.load_post += at->load_post;
     m.dead_base += at->dead_base, m.dead_post += at->dead_post;
   }
   double n = (double)(r->count - r->skipped); /* 0: every mean is 0/0 */
-  m.overlap /= n, m.top1 /= n, m.tvd /= n, m.jsd_nats /= n;
+  m.overlap /= n, m.top1 /= n, m.tolerant /= n, m.gates /= n, m.tvd /= n, m.jsd_nats /= n;
   m.load_base /= n, m.load_post /= n;
   m.jsd_bits = m.jsd_nats / log(2);
   if (n == 0) m.dead_base = m.dead_post = NAN;
@@ -218,9 +300,10 @@ kedge_status kedge_retention_compare(const kedge_trace *base, const kedge_trace 
   c.base_counts = kedge_alloc(base->experts, sizeof *c.base_counts);
   c.post_counts = kedge_alloc(base->experts, sizeof *c.post_counts);
   c.chosen = kedge_alloc(base->experts, 1);
+  c.place = kedge_alloc(base->experts, sizeof *c.place);
   c.compared = kedge_alloc(base->tokens, 1);
   r->layers = kedge_alloc(base->layers, sizeof *r->layers);
-  if (!c.base_counts || !c.post_counts || !c.chosen || !c.compared || !r->layers) goto done;
+  if (!c.base_counts || !c.post_counts || !c.chosen || !c.place || !c.compared || !r->layers) goto done;
   status = KEDGE_OK;
   for (uint32_t l = 0; l < base->layers && status == KEDGE_OK; l++)
     status = compare_layer(&c, l, &r->layers[r->count++]);
@@ -232,6 +315,7 @@ done:
   kedge_free(c.base_counts);
   kedge_free(c.post_counts);
   kedge_free(c.chosen);
+  kedge_free(c.place);
   kedge_free(c.compared);
   if (status != KEDGE_OK) kedge_retention_destroy(r);
   return status;

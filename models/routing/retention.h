@@ -9,7 +9,12 @@
  *   JSD     = 1/2 sum_e u_e log(2 u_e / (u_e + w_e)) + w_e log(2 w_e / (u_e + w_e))
  *   overlap = mean_t |S_t^base n S_t^post| / K
  *   top-1   = share of tokens whose best expert is the same
+ *   tolerant = overlap where, among equal scores at the cut, either model had chosen what the other chose
+ *   gates   = mean_t sum_e min(g_te^base, g_te^post), the gates of a token brought to sum 1
  *   load    = max_e / mean_e of the counts
+ *
+ * Sums over tokens are integers, so that results do not depend on the order of the tokens. What one model
+ * alone does is in retention_use.h.
  */
 #ifndef KEDGE_MODELS_ROUTING_RETENTION_H
 #define KEDGE_MODELS_ROUTING_RETENTION_H
@@ -33,6 +38,8 @@ typedef struct kedge_retention_layer {
   int32_t layer;   /* its number in the model; -1 for the mean */
   uint64_t tokens; /* compared: routed in both traces */
   double overlap, top1, tvd, jsd_nats, jsd_bits;
+  double tolerant; /* NaN unless both traces tell of ties, and of the tied experts where there are ties */
+  double gates;    /* NaN unless both traces have weights; a token whose weights are all 0 counts as 0 */
   double load_base, load_post; /* largest count over mean count */
   double dead_base, dead_post; /* experts that no token chose */
   uint64_t ties;               /* tokens whose choice hung on the rule of ties, in either trace */

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Routing trace: which experts a model chose for each token of a dataset, in memory and as a safetensors file
- * that any tool can write. trace.c collects, trace_file.c reads and writes; retention.h compares two traces.
+ * that any tool can write. trace.c checks, trace_collect.c runs a model, trace_file.c reads and writes,
+ * trace_import.h reads other tools' files; retention.h compares two traces.
  *
  * File: ids i32 [tokens, layers, k]; optional weights f32 [tokens, layers, k], logits f32 [tokens, layers,
- * experts], ties u8 [tokens, layers], sample i32 [tokens], span i32 [tokens] (0 question, 1 answer, -1 none),
- * layers i32 [layers]; metadata num_experts, and optional model_hash, tokenizer_hash, data_hash.
+ * experts], ties u8 [tokens, layers], tied u8 [tokens, layers, ceil(experts / 8)], sample i32 [tokens], span
+ * i32 [tokens] (0 question, 1 answer, -1 none), layers i32 [layers]; metadata num_experts, and optional
+ * model_hash, tokenizer_hash, data_hash.
  */
 #ifndef KEDGE_MODELS_ROUTING_TRACE_H
 #define KEDGE_MODELS_ROUTING_TRACE_H
@@ -24,6 +26,8 @@ typedef struct kedge_trace {
   float *logits;          /* [tokens, layers, experts] raw router logits; NULL: not kept */
   uint8_t *ties;          /* [tokens, layers] 1: the last chosen and the first left out scored the same; NULL:
                              not known */
+  uint8_t *tied;          /* [tokens, layers, ceil(experts / 8)] where ties has 1: bit e % 8 of byte e / 8 for
+                             each expert that scored as the last chosen; NULL: no tie, or not known */
   int32_t *samples;       /* [tokens] index of the token's sample, ascending */
   int32_t *spans;         /* [tokens] KEDGE_SPAN_* */
   int32_t *layer_numbers; /* [layers] number of the layer in the model, dense ones counted */
@@ -53,9 +57,16 @@ void kedge_trace_destroy(kedge_trace *trace);
 kedge_status kedge_trace_init(kedge_trace *trace, uint32_t tokens, uint32_t layers, uint32_t experts,
                               uint32_t topk);
 /* ERR_FORMAT naming token and layer unless every row is k distinct experts in range, or all -1; samples
- * ascend; spans are -1, 0 or 1; layer numbers ascend; weights and logits are finite. `name` stands before
- * messages. */
+ * ascend; spans are -1, 0 or 1; layer numbers ascend; weights are finite and 0 or more, logits finite; tied
+ * experts are more than the row has places for. `name` stands before messages. */
 kedge_status kedge_trace_check(const kedge_trace *trace, const char *name);
+/* Sets ties and tied of a checked trace from its logits. A trace in which some row is not the k best of its
+ * logits (the model chose by other scores) is left as it is. ERR_MEMORY. */
+kedge_status kedge_trace_find_ties(kedge_trace *trace);
+/* The same for one row: the bits of the experts that score as the worst of ids [k] into tied
+ * [ceil(experts / 8)], zeroed before. True if there are more of them than the row has places for. */
+bool kedge_trace_mark_ties(const float *logits, uint32_t experts, const int32_t *ids, uint32_t k,
+                           uint8_t *tied);
 /* Whether a token was routed in a layer (its row is no padding). */
 bool kedge_trace_is_routed(const kedge_trace *trace, uint32_t token, uint32_t layer);
 

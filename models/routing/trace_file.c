@@ -11,7 +11,7 @@
 /* ---- Writing
  * ------------------------------------------------------------------------------------------------------ */
 
-enum { TENSORS = 7 };
+enum { TENSORS = 8 };
 
 static kedge_status fill(void *context, uint32_t index, uint64_t offset, void *buffer, uint64_t bytes) {
   memcpy(buffer, ((const char *const *)context)[index] + offset, bytes);
@@ -24,12 +24,13 @@ kedge_status kedge_trace_save(const kedge_trace *t, const char *path) {
       {"weights", KEDGE_ST_F32, 3, {t->tokens, t->layers, t->topk}},
       {"logits", KEDGE_ST_F32, 3, {t->tokens, t->layers, t->experts}},
       {"ties", KEDGE_ST_U8, 2, {t->tokens, t->layers}},
+      {"tied", KEDGE_ST_U8, 3, {t->tokens, t->layers, (t->experts + 7u) / 8}},
       {"sample", KEDGE_ST_I32, 1, {t->tokens}},
       {"span", KEDGE_ST_I32, 1, {t->tokens}},
       {"layers", KEDGE_ST_I32, 1, {t->layers}},
   };
-  const void *contents[TENSORS] = {t->ids,     t->weights, t->logits,       t->ties,
-                                   t->samples, t->spans,   t->layer_numbers};
+  const void *contents[TENSORS] = {t->ids,  t->weights, t->logits, t->ties,
+                                   t->tied, t->samples, t->spans,  t->layer_numbers};
   kedge_st_spec specs[TENSORS];
   const void *data[TENSORS];
   uint32_t count = 0;
@@ -116,6 +117,7 @@ static kedge_status read_tensors(const kedge_st_file *file, kedge_trace *t) {
   TAKE("weights", KEDGE_ST_F32, 3, ((uint64_t[]){T, L, K}), t->weights);
   TAKE("logits", KEDGE_ST_F32, 3, ((uint64_t[]){T, L, E}), t->logits);
   TAKE("ties", KEDGE_ST_U8, 2, ((uint64_t[]){T, L}), t->ties);
+  TAKE("tied", KEDGE_ST_U8, 3, ((uint64_t[]){T, L, (E + 7) / 8}), t->tied);
   TAKE("sample", KEDGE_ST_I32, 1, (&T), t->samples);
   TAKE("span", KEDGE_ST_I32, 1, (&T), t->spans);
   TAKE("layers", KEDGE_ST_I32, 1, (&L), t->layer_numbers);
@@ -141,7 +143,8 @@ static kedge_status read_file(const kedge_st_file *file, kedge_trace *t) {
                       (unsigned long long)s[2]);
   KEDGE_TRY(kedge_trace_init(t, (uint32_t)s[0], (uint32_t)s[1], experts, (uint32_t)s[2]));
   KEDGE_TRY(read_tensors(file, t));
-  return kedge_trace_check(t, kedge_st_path(file));
+  KEDGE_TRY(kedge_trace_check(t, kedge_st_path(file)));
+  return kedge_trace_find_ties(t);
 }
 
 kedge_status kedge_trace_load(const char *path, kedge_trace *trace) {

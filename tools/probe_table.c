@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The tables of `kedge probe` (probe_inputs.h). */
+#include "tools/probe_inputs.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* ---- What was kept
+ * ------------------------------------------------------------------------------------------------ */
+
+static void print_kept_row(const char *name, const kedge_retention_layer *r, uint64_t tokens) {
+  if (!tokens) {
+    printf("%-10s %9d  no token\n", name, 0);
+    return;
+  }
+  printf("%-10s %9llu %9.4f %9.4f %9.4f %9.4f %9.4f %6.0f %6.0f %8.2f %8.2f\n", name,
+         (unsigned long long)tokens, r->overlap, r->top1, r->tvd, r->jsd_nats, r->jsd_bits, r->dead_base,
+         r->dead_post, r->load_base, r->load_post);
+}
+
+static void print_kept(const kedge_probe *p) {
+  const kedge_retention *all = &p->kept[KEDGE_PROBE_ALL];
+  const kedge_retention_layer *m = &all->mean;
+  printf("%-10s %9s %9s %9s %9s %9s %9s %13s %17s\n", "", "", "", "", "", "JSD", "JSD", "dead experts",
+         "load max/mean");
+  printf("%-10s %9s %9s %9s %9s %9s %9s %6s %6s %8s %8s\n", "layer", "tokens", "overlap", "top-1", "TVD",
+         "nats", "bits", "base", "post", "base", "post");
+  for (uint32_t l = 0; l < all->count; l++) {
+    char name[16];
+    snprintf(name, sizeof name, "%d", all->layers[l].layer);
+    print_kept_row(name, &all->layers[l], all->layers[l].tokens);
+  }
+  print_kept_row("mean", m, all->tokens);
+  print_kept_row("question", &p->kept[KEDGE_PROBE_QUESTION].mean, p->kept[KEDGE_PROBE_QUESTION].tokens);
+  print_kept_row("answer", &p->kept[KEDGE_PROBE_ANSWER].mean, p->kept[KEDGE_PROBE_ANSWER].tokens);
+  for (uint32_t i = 0; i < p->count && p->count > 1; i++) {
+    const kedge_retention *r = &p->domains[i].kept[KEDGE_PROBE_ALL];
+    char name[16];
+    snprintf(name, sizeof name, "[%.8s]", p->domains[i].name);
+    print_kept_row(name, &r->mean, r->tokens);
+  }
+  printf("\nMeans over layers%s; dead experts are summed.\n", p->count > 1 ? " and domains" : "");
+  if (isfinite(m->gates)) printf("Gate-weighted overlap: %.4f.\n", m->gates);
+  if (!all->ties_known || !m->ties) return;
+  printf("%llu choices hung on equal scores, where the lower expert is taken.", (unsigned long long)m->ties);
+  if (isfinite(m->tolerant)) printf(" Overlap where either of equals may stand: %.4f.", m->tolerant);
+  printf("\n");
+}
+
+/* ---- Use of experts
+ * ----------------------------------------------------------------------------------------------- */
+
+static void print_use_row(const char *name, const char *side, const kedge_use *u) {
+  if (!u->tokens) {
+    printf("%-16.16s %-5s %8d  no token\n", name, side, 0);
+    return;
+  }
+  printf("%-16.16s %-5s %8llu %7u %9.4f %9.4f %9.4f %9.4f %9.4f %7.2f %6.0f\n", name, side,
+         (unsigned long long)u->tokens, u->samples, u->mean.effective, u->mean.effective_sample,
+         u->effective_layer_mean, u->mean.l1, u->l1_layer_mean, u->mean.load, u->mean.dead);
+}
+
+static void print_use(const kedge_probe *p) {
+  static const char *const names[KEDGE_PROBE_SPANS] = {"", "  question", "  answer"};
+  printf("\n%-16s %-5s %8s %7s %29s %19s %7s %6s\n", "", "", "", "", "effective expert fraction",
+         "L1 sharpness", "load", "dead");
+  printf("%-16s %-5s %8s %7s %9s %9s %9s %9s %9s %7s %6s\n", "use of experts", "", "tokens", "samples",
+         "layers", "samples", "averaged", "layers", "averaged", "max", "");
+  for (uint32_t i = 0; i < p->count; i++)
+    for (int s = 0; s < KEDGE_PROBE_SPANS; s++) {
+      const kedge_probe_domain *d = &p->domains[i];
+      if (s && !d->base[s].tokens) continue;
+      print_use_row(s ? names[s] : d->name, "base", &d->base[s]);
+      if (p->compares) print_use_row(s ? names[s] : d->name, "post", &d->post[s]);
+    }
+  printf("\nlayers: mean of the layers' own; samples: mean over samples and layers; averaged: of the "
+         "distribution\naveraged over layers first, in which expert e of all layers is one.\n");
+}
+
+/* The layers of one model alone. */
+static void print_layers(const kedge_probe_domain *d) {
+  const kedge_use *u = &d->base[KEDGE_PROBE_ALL];
+  printf("\n%s\n%-6s %9s %9s %9s %9s %9s %9s %6s\n", d->name, "layer", "tokens", "entropy", "effective",
+         "samples", "L1", "load max", "dead");
+  for (uint32_t l = 0; l < u->layers; l++) {
+    const kedge_use_layer *at = &u->at[l];
+    if (at->tokens)
+      printf("%-6d %9llu %9.4f %9.4f %9.4f %9.4f %9.2f %6.0f\n", at->layer, (unsigned long long)at->tokens,
+             at->entropy_nats, at->effective, at->effective_sample, at->l1, at->load, at->dead);
+    else
+      printf("%-6d %9d  no token\n", at->layer, 0);
+  }
+  if (u->ties_known && u->mean.ties)
+    printf("%llu choices hung on equal scores, where the lower expert is taken.\n",
+           (unsigned long long)u->mean.ties);
+}
+
+/* ---- Domains against each other
+ * ----------------------------------------------------------------------------------- */
+
+static void print_pair(const char *a, const char *b, const char *side, const kedge_use *x,
+                       const kedge_use *y) {
+  kedge_use_pair m;
+  if (kedge_use_compare(x, y, &m) != KEDGE_OK) return;
+  char name[2 * PROBE_NAME + 4];
+  snprintf(name, sizeof name, "%s, %s", a, b);
+  printf("%-24.24s %-5s %8.4f %8.4f %8.4f %9.4f %9.4f %8.4f %9.4f %9.4f\n", name, side, m.tvd, m.jsd_nats,
+         m.jsd_bits, m.l1, m.l1_layer_mean, m.cosine, m.cosine_layer_mean, m.cosine_all);
+}
+
+static void print_pairs(const kedge_probe *p) {
+  if (p->count < 2) return;
+  printf("\n%-24s %-5s %8s %8s %8s %19s %28s\n", "", "", "", "JSD", "JSD", "L1 divergence", "cosine");
+  printf("%-24s %-5s %8s %8s %8s %9s %9s %8s %9s %9s\n", "domains", "", "TVD", "nats", "bits", "layers",
+         "averaged", "layers", "averaged", "[L*E]");
+  for (uint32_t i = 0; i < p->count; i++)
+    for (uint32_t j = i + 1; j < p->count; j++) {
+      const kedge_probe_domain *a = &p->domains[i], *b = &p->domains[j];
+      print_pair(a->name, b->name, "base", &a->base[KEDGE_PROBE_ALL], &b->base[KEDGE_PROBE_ALL]);
+      if (p->compares)
+        print_pair(a->name, b->name, "post", &a->post[KEDGE_PROBE_ALL], &b->post[KEDGE_PROBE_ALL]);
+    }
+}
+
+void probe_print(const probe_settings *s, const kedge_probe *p) {
+  uint64_t tokens = 0;
+  for (uint32_t i = 0; i < p->count; i++)
+    tokens +=
+        p->compares ? p->domains[i].kept[KEDGE_PROBE_ALL].tokens : p->domains[i].base[KEDGE_PROBE_ALL].tokens;
+  if (s->base) printf("base %s\n", s->base);
+  if (s->post) printf("post %s\n", s->post);
+  printf("%llu tokens of %u samples, %u MoE layers, top %u of %u experts\n\n", (unsigned long long)tokens,
+         p->samples, p->layers, p->topk, p->experts);
+  if (p->compares) print_kept(p);
+  for (uint32_t i = 0; i < p->count && !p->compares; i++) print_layers(&p->domains[i]);
+  print_use(p);
+  print_pairs(p);
+}
