@@ -12,6 +12,9 @@
  *   models/routing/prior.h           the frozen base router's mean probabilities, and their bias
  *   models/routing/trace.h           which experts a model chose for each token
  *   models/routing/retention.h       how much of a base model's routing was kept
+ *   models/routing/communities.h     communities of experts that are chosen together, and their file
+ *   models/routing/partition.h       how alike two partitions are: NMI, AMI, ARI
+ *   models/routing/community_report.h  communities of whole traces, with null graphs and noise floors
  *   models/training/config.h         every key of a run, from YAML and key=value
  *   models/training/trainer.h        a whole run: kedge_train()
  *
@@ -30,6 +33,9 @@ extern "C" {
 #include "models/decoder/initialise.h"
 #include "models/decoder/model.h"
 #include "models/decoder/pass.h"
+#include "models/routing/communities.h"
+#include "models/routing/community_report.h"
+#include "models/routing/partition.h"
 #include "models/routing/prior.h"
 #include "models/routing/retention.h"
 #include "models/routing/retention_use.h"

@@ -264,19 +264,12 @@ kedge_status kedge__detect(const kedge_weighted_graph *g, kedge_detector detecto
     for (uint32_t v = 0; v < g->nodes; v++) labels[v] = v;
     return KEDGE_OK;
   }
-  igraph_rng_t random, *before = igraph_rng_default();
-  kedge_status status = KEDGE_OK;
-  const igraph_error_t error = igraph_rng_init(&random, &igraph_rngtype_mt19937);
+  /* igraph's own generator is seeded, not replaced: how it takes another one differs between its versions. */
+  const igraph_error_t error = igraph_rng_seed(igraph_rng_default(), (igraph_uint_t)seed);
   if (error != IGRAPH_SUCCESS) return failed(error);
-  igraph_rng_set_default(&random);
-  IGRAPH_TRY(igraph_rng_seed(&random, (igraph_uint_t)seed), status, done);
-  KEDGE_GOTO(run_detector(g, detector, resolution, labels), status, done);
-  KEDGE_GOTO(kedge_labels_canonical(labels, g->nodes), status, done);
-  if (modularity) status = kedge_communities_modularity(g, resolution, labels, modularity);
-done:
-  igraph_rng_set_default(before);
-  igraph_rng_destroy(&random);
-  return status;
+  KEDGE_TRY(run_detector(g, detector, resolution, labels));
+  KEDGE_TRY(kedge_labels_canonical(labels, g->nodes));
+  return modularity ? kedge_communities_modularity(g, resolution, labels, modularity) : KEDGE_OK;
 }
 
 kedge_status kedge_communities_detect(const kedge_weighted_graph *g, kedge_detector detector,

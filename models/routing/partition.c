@@ -151,14 +151,13 @@ static kedge_status ami_of(const contingency *t, double *ami) {
   *ami = t->nodes ? 1 : NAN;
   if (!t->nodes || is_equal(t)) return KEDGE_OK;
   *ami = 0;
-  if (t->rows == 1 || t->columns == 1) return KEDGE_OK;
+  /* One block, or a block for each node: every partition of these sizes gives the same information. */
+  if (t->rows == 1 || t->columns == 1 || t->rows == t->nodes || t->columns == t->nodes) return KEDGE_OK;
   double expected;
   KEDGE_TRY(expected_information(t, &expected));
   const double n = t->nodes, above = mutual_information(t) - expected;
   const double mean = (entropy(t->row_size, t->rows, n) + entropy(t->column_size, t->columns, n)) / 2;
-  /* Sizes that leave no choice (all singletons) make both sides of the quotient what rounding left of 0. */
-  const double rounding = 1e-13 * (1 + mean);
-  if (fabs(above) > rounding && mean - expected > rounding) *ami = fmin(above / (mean - expected), 1);
+  *ami = fmin(above / (mean - expected), 1);
   return KEDGE_OK;
 }
 
