@@ -159,15 +159,13 @@ static void make_trace(kedge_trace *t, const uint32_t *order) {
     }
 }
 
-/* What a half holds: how often each (layer, expert) is in it. */
+/* What a half holds: how often each expert of layer 1 is in it. */
 static void tally(const kedge_trace *t, const uint8_t *half, uint32_t *counts, uint32_t *sizes) {
-  memset(counts, 0, 3 * LAYERS * 8 * sizeof *counts);
+  memset(counts, 0, 3 * 8 * sizeof *counts);
   memset(sizes, 0, 3 * sizeof *sizes);
   for (uint32_t i = 0; i < t->tokens; i++) {
     sizes[half[i]]++;
-    for (uint32_t l = 0; l < LAYERS; l++)
-      if (t->ids[i * LAYERS + l] >= 0)
-        counts[(half[i] * LAYERS + l) * 8 + (uint32_t)t->ids[i * LAYERS + l]]++;
+    counts[half[i] * 8 + (uint32_t)t->ids[i * LAYERS + 1]]++;
   }
 }
 
@@ -176,14 +174,14 @@ static void test_halves(void **state) {
   (void)state;
   kedge_trace t;
   uint8_t half[10];
-  uint32_t order[SAMPLES] = {0, 1, 2, 3, 4}, first[3 * LAYERS * 8], counts[3 * LAYERS * 8], sizes[3];
+  uint32_t order[SAMPLES] = {0, 1, 2, 3, 4}, first[3 * 8], counts[3 * 8], sizes[3];
   for (kedge_split split = KEDGE_SPLIT_TOKENS; split <= KEDGE_SPLIT_SAMPLES; split++)
     for (int span = KEDGE_RETENTION_ALL; span <= KEDGE_SPAN_A; span++) {
       if (span == KEDGE_SPAN_NONE) continue;
       kedge_random random = kedge_random_start(9, 0);
       for (int round = 0; round < 30; round++) {
         make_trace(&t, order);
-        ok(kedge_trace_halve(&t, span, split, half));
+        ok(kedge_trace_halve(&t, 1, span, split, half));
         tally(&t, half, round ? counts : first, sizes);
         if (round) assert_memory_equal(first, counts, sizeof counts);
         assert_int_equal(sizes[2], span == KEDGE_RETENTION_ALL ? 0 : span == KEDGE_SPAN_Q ? 5 : 5);
@@ -198,8 +196,8 @@ static void test_halves(void **state) {
     }
   /* Padding is in neither half. */
   make_trace(&t, order);
-  for (uint32_t l = 0; l < LAYERS; l++) t.ids[4 * LAYERS + l] = -1;
-  ok(kedge_trace_halve(&t, KEDGE_RETENTION_ALL, KEDGE_SPLIT_TOKENS, half));
+  t.ids[4 * LAYERS + 1] = -1;
+  ok(kedge_trace_halve(&t, 1, KEDGE_RETENTION_ALL, KEDGE_SPLIT_TOKENS, half));
   assert_int_equal(half[4], 2);
   kedge_trace_destroy(&t);
 }

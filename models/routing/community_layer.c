@@ -11,8 +11,6 @@ enum { STREAM_NULL = 1, STREAM_FLOOR = 2 };
 
 /* One model's part of the work. */
 typedef struct side {
-  const kedge_trace *trace;
-  const uint8_t *half;
   kedge_coactivation whole, halves[2];
   kedge_null_model null;
   uint32_t *labels; /* [rho_count, seeds, experts] */
@@ -120,8 +118,9 @@ static void describe(const work *w, const side *s, uint32_t rho, kedge_community
 /* Everything about one model at one rho but the null. */
 static kedge_status one_side(work *w, side *s, uint32_t rho, kedge_community_side *out, uint32_t *labels) {
   const double value = w->o->rho[rho];
-  uint32_t best;
-  KEDGE_TRY(kedge_pairs_threshold(s->whole.pairs, w->experts, value, &w->graph, &out->least_count));
+  uint32_t best, least;
+  KEDGE_TRY(kedge_pairs_threshold(s->whole.pairs, w->experts, value, &w->graph, &least));
+  out->least_count = least;
   describe(w, s, rho, out);
   KEDGE_TRY(detect_all(w, s, rho, out, &best));
   memcpy(labels, labels_of(w, s, rho, best), w->experts * sizeof *labels);
@@ -158,11 +157,19 @@ static void side_destroy(side *s) {
   kedge_free(s->null_q);
 }
 
-static kedge_status side_init(work *w, side *s, const kedge_trace *trace, const uint8_t *half) {
-  s->trace = trace, s->half = half;
+static kedge_status count_halves(const work *w, side *s, const kedge_trace *trace) {
+  uint8_t *half = kedge_alloc(trace->tokens, 1);
+  if (!half) return KEDGE_ERR_MEMORY;
+  kedge_status status = kedge_trace_halve(trace, w->layer, w->job->span, w->o->split, half);
+  for (uint8_t h = 0; h < 2 && status == KEDGE_OK; h++)
+    status = kedge_coactivation_count(trace, w->layer, w->job->span, half, h, &s->halves[h]);
+  kedge_free(half);
+  return status;
+}
+
+static kedge_status side_init(work *w, side *s, const kedge_trace *trace) {
   KEDGE_TRY(kedge_coactivation_count(trace, w->layer, w->job->span, NULL, 0, &s->whole));
-  for (uint8_t h = 0; h < 2; h++)
-    KEDGE_TRY(kedge_coactivation_count(trace, w->layer, w->job->span, half, h, &s->halves[h]));
+  KEDGE_TRY(count_halves(w, s, trace));
   KEDGE_TRY(kedge_null_model_init(&s->null, &s->whole));
   s->labels = kedge_alloc((size_t)w->o->rho_count * w->o->seeds, w->experts * sizeof *s->labels);
   s->active = kedge_alloc(w->o->rho_count, w->experts);
@@ -195,7 +202,6 @@ static kedge_status compare(work *w, uint32_t rho, kedge_community_row *row, con
   row->ari = kedge_summary_of(w->scores[2], seeds);
   row->active = 0;
   for (uint32_t e = 0; e < w->experts; e++) row->active += use[e] &= other[e];
-  row->dropped = w->experts - row->active;
   KEDGE_TRY(score(w, rho, use));
   row->nmi_active = kedge_summary_of(w->scores[0], seeds);
   row->ami_active = kedge_summary_of(w->scores[1], seeds);
@@ -231,8 +237,8 @@ static kedge_status work_init(work *w) {
   w->other = kedge_alloc(w->experts, sizeof *w->other);
   if (!w->values || !w->null_nmi || !w->drawn || !w->other) return KEDGE_ERR_MEMORY;
   for (size_t i = 0; i < 3; i++) w->scores[i] = w->values + values + i * seeds;
-  KEDGE_TRY(side_init(w, &w->base, job->base, job->base_half));
-  return job->post ? side_init(w, &w->post, job->post, job->post_half) : KEDGE_OK;
+  KEDGE_TRY(side_init(w, &w->base, job->base));
+  return job->post ? side_init(w, &w->post, job->post) : KEDGE_OK;
 }
 
 static void work_destroy(work *w) {

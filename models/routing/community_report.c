@@ -74,12 +74,13 @@ kedge_summary kedge_summary_of(double *values, uint32_t count) {
   for (uint32_t i = 0; i < count; i++)
     if (!isnan(values[i])) values[s.count++] = values[i];
   if (!s.count) return s;
+  count = (uint32_t)s.count;
   qsort(values, s.count, sizeof *values, compare_reals);
   /* In sorted order, so that the order of the values does not change the last bits. */
-  for (uint32_t i = 0; i < s.count; i++) sum += values[i];
-  s.mean = sum / s.count;
-  for (uint32_t i = 0; i < s.count; i++) squares += (values[i] - s.mean) * (values[i] - s.mean);
-  s.sd = s.count > 1 ? sqrt(squares / (s.count - 1)) : 0;
+  for (uint32_t i = 0; i < count; i++) sum += values[i];
+  s.mean = sum / (double)s.count;
+  for (uint32_t i = 0; i < count; i++) squares += (values[i] - s.mean) * (values[i] - s.mean);
+  s.sd = s.count > 1 ? sqrt(squares / (double)(s.count - 1)) : 0;
   s.median = (values[(s.count - 1) / 2] + values[s.count / 2]) / 2;
   s.low = values[0], s.high = values[s.count - 1];
   return s;
@@ -156,7 +157,7 @@ static void mean_row(const kedge_community_row *rows, uint32_t layers, uint32_t 
   for (uint32_t l = 0; l < layers; l++) {
     const kedge_community_row *row = rows + (size_t)l * stride;
     add_counts(&mean->base, &row->base), add_counts(&mean->post, &row->post);
-    mean->active += row->active, mean->dropped += row->dropped;
+    mean->active += row->active;
   }
 }
 
@@ -231,16 +232,9 @@ kedge_status kedge_community_report_make(const kedge_trace *base, const kedge_tr
   *r = (kedge_community_report){0};
   KEDGE_TRY(check_options(options));
   KEDGE_TRY(check_traces(base, post));
-  const size_t post_tokens = post ? post->tokens : 0;
-  uint8_t *halves = kedge_alloc(base->tokens + post_tokens, 1);
-  if (!halves) return KEDGE_ERR_MEMORY;
-  plan p = {.job = {base, post, span, options, halves, halves + base->tokens}};
+  plan p = {.job = {base, post, span, options}};
   kedge_status status = report_init(r, base, post, options);
-  if (status == KEDGE_OK) status = kedge_trace_halve(base, span, options->split, halves);
-  if (status == KEDGE_OK && post)
-    status = kedge_trace_halve(post, span, options->split, halves + base->tokens);
   if (status == KEDGE_OK) status = run(r, &p);
-  kedge_free(halves);
   if (status != KEDGE_OK) kedge_community_report_destroy(r);
   return status;
 }

@@ -45,7 +45,7 @@ kedge_community_options kedge_community_defaults(void);
 /* Values of several seeds or draws, NaN ones left out; all NaN where none is left. The values' order is
  * lost. */
 typedef struct kedge_summary {
-  uint32_t count;
+  uint64_t count;
   double median, mean, sd, low, high; /* sd with count - 1; 0 for one value */
 } kedge_summary;
 kedge_summary kedge_summary_of(double *values, uint32_t count);
@@ -53,7 +53,8 @@ kedge_summary kedge_summary_of(double *values, uint32_t count);
 /* One model's graph of one layer at one rho. */
 typedef struct kedge_community_side {
   uint64_t tokens, pair_total, nonzero_pairs;
-  uint32_t edges, least_count;      /* kept edges and the smallest count among them */
+  uint64_t least_count;             /* the smallest count of a kept edge */
+  uint32_t edges;                   /* kept */
   uint32_t isolated;                /* experts without a kept edge: each is a community of its own */
   uint32_t communities, singletons; /* of the labels below, isolated ones included */
   kedge_summary q;                  /* modularity over the seeds */
@@ -64,7 +65,8 @@ typedef struct kedge_community_side {
 } kedge_community_side;
 
 typedef struct kedge_community_row {
-  int32_t layer; /* its number in the model; -1: mean over layers */
+  int32_t layer;   /* its number in the model; -1: mean over layers */
+  uint32_t active; /* experts with a kept edge in both graphs; the others are dropped from *_active */
   double rho;
   kedge_community_side base, post;
   /* Post against base; all NaN without a post. */
@@ -73,7 +75,6 @@ typedef struct kedge_community_row {
   kedge_summary nmi_active; /* the same over experts with a kept edge in both graphs */
   kedge_summary ami, ari;   /* all experts */
   kedge_summary ami_active, ari_active;
-  uint32_t active, dropped;   /* experts with a kept edge in both; all others */
   kedge_summary floor;        /* over the permutations */
   kedge_null_result null_nmi; /* null graphs of post against base; margin of the median NMI */
 } kedge_community_row;
@@ -106,7 +107,6 @@ typedef struct kedge__community_job {
   const kedge_trace *base, *post;
   int span;
   const kedge_community_options *options;
-  const uint8_t *base_half, *post_half; /* kedge_trace_halve */
 } kedge__community_job;
 /* rows [rho_count]; labels [rho_count, experts] each, post's may be NULL. Between kedge__igraph_begin and
  * end. */

@@ -108,12 +108,12 @@ kedge_null_result kedge_null_compare(double observed, const double *draws, uint3
     r.low = fmin(r.low, draws[i]), r.high = fmax(r.high, draws[i]);
   }
   if (!r.draws || isnan(observed)) return (kedge_null_result){.draws = r.draws, NAN, NAN, NAN, NAN, NAN, NAN};
-  r.mean = sum / r.draws;
+  r.mean = sum / (double)r.draws;
   for (uint32_t i = 0; i < count; i++)
     if (!isnan(draws[i])) squares += (draws[i] - r.mean) * (draws[i] - r.mean);
-  r.sd = r.draws > 1 ? sqrt(squares / (r.draws - 1)) : 0;
+  r.sd = r.draws > 1 ? sqrt(squares / (double)(r.draws - 1)) : 0;
   r.margin = observed - r.mean;
-  r.rank_p = (1.0 + as_high) / (r.draws + 1.0);
+  r.rank_p = (1.0 + as_high) / ((double)r.draws + 1);
   return r;
 }
 
@@ -134,34 +134,36 @@ static int compare_stretches(const void *a, const void *b) {
   return x->first < y->first ? -1 : 1;
 }
 
-static bool is_used(const kedge_trace *t, uint32_t token, int span) {
-  if (span != KEDGE_RETENTION_ALL && t->spans[token] != span) return false;
-  for (uint32_t l = 0; l < t->layers; l++)
-    if (kedge_trace_is_routed(t, token, l)) return true;
-  return false;
+static bool is_used(const kedge_trace *t, uint32_t token, uint32_t layer, int span) {
+  return (span == KEDGE_RETENTION_ALL || t->spans[token] == span) && kedge_trace_is_routed(t, token, layer);
 }
 
-kedge_status kedge_trace_halve(const kedge_trace *t, int span, kedge_split split, uint8_t *half) {
+static uint64_t hash_stretch(const kedge_trace *t, uint32_t layer, const stretch *s) {
+  uint64_t hash = 0;
+  for (uint32_t i = s->first; i < s->first + s->tokens; i++) {
+    const int32_t *ids = t->ids + ((size_t)i * t->layers + layer) * t->topk;
+    hash = XXH3_64bits_withSeed(ids, t->topk * sizeof *ids, hash + (uint64_t)(t->spans[i] + 1));
+  }
+  return hash;
+}
+
+kedge_status kedge_trace_halve(const kedge_trace *t, uint32_t layer, int span, kedge_split split,
+                               uint8_t *half) {
   stretch *stretches = kedge_alloc(t->tokens, sizeof *stretches);
   if (!stretches) return KEDGE_ERR_MEMORY;
-  const size_t row = (size_t)t->layers * t->topk;
   uint32_t count = 0;
   for (uint32_t i = 0; i < t->tokens; i++) {
     if (!i || t->samples[i] != t->samples[i - 1]) stretches[count++].first = i;
     stretches[count - 1].tokens++;
   }
-  for (uint32_t s = 0; s < count; s++) {
-    const uint32_t first = stretches[s].first, tokens = stretches[s].tokens;
-    const uint64_t routing = XXH3_64bits(t->ids + first * row, tokens * row * sizeof *t->ids);
-    stretches[s].hash = XXH3_64bits_withSeed(t->spans + first, tokens * sizeof *t->spans, routing);
-  }
+  for (uint32_t s = 0; s < count; s++) stretches[s].hash = hash_stretch(t, layer, &stretches[s]);
   qsort(stretches, count, sizeof *stretches, compare_stretches);
   uint32_t used = 0, samples = 0;
   for (uint32_t s = 0; s < count; s++) {
     bool any = false;
     for (uint32_t i = stretches[s].first; i < stretches[s].first + stretches[s].tokens; i++) {
       half[i] = 2;
-      if (!is_used(t, i, span)) continue;
+      if (!is_used(t, i, layer, span)) continue;
       any = true;
       half[i] = (uint8_t)((split == KEDGE_SPLIT_TOKENS ? used++ : samples) & 1);
     }

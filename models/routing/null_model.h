@@ -33,7 +33,7 @@ void kedge_null_model_draw(const kedge_null_model *model, kedge_random *random, 
  * of them, that are at least as high: (1 + #{draw >= observed}) / (draws + 1). Draws that are NaN are left
  * out; all is NaN where the observed value or every draw is. */
 typedef struct kedge_null_result {
-  uint32_t draws; /* that were defined */
+  uint64_t draws; /* that were defined */
   double mean, sd, low, high;
   double margin; /* observed - mean */
   double rank_p;
@@ -42,9 +42,10 @@ kedge_null_result kedge_null_compare(double observed, const double *draws, uint3
 
 /* Which unit the halves of a trace are made of: tokens in turn, or whole samples in turn. */
 typedef enum kedge_split { KEDGE_SPLIT_TOKENS, KEDGE_SPLIT_SAMPLES } kedge_split;
-/* Halves the tokens of a span that some layer routed: half [tokens] is 0, 1, or 2 for a token outside.
- * Samples are first put in an order of their own (by length, then by a hash of their routing), so that the
- * halves of a sample are the same wherever the sample stands in the trace. ERR_MEMORY. */
-kedge_status kedge_trace_halve(const kedge_trace *trace, int span, kedge_split split, uint8_t *half);
+/* Halves the tokens of a span that the layer routed: half [tokens] is 0, 1, or 2 for a token outside. Samples
+ * are first put in an order of their own (by length, then by a hash of their routing in this layer), so that
+ * the halves hold the same tokens wherever the samples stand in the trace. ERR_MEMORY. */
+kedge_status kedge_trace_halve(const kedge_trace *trace, uint32_t layer, int span, kedge_split split,
+                               uint8_t *half);
 
 #endif
