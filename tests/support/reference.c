@@ -28,6 +28,12 @@ double *kedge_test_doubles(const kedge_st_file *file, const char *name, uint64_t
     if (t->dtype == KEDGE_ST_F32) {
       memcpy(&f, t->data + 4 * i, 4);
       out[i] = (double)f;
+    } else if (t->dtype == KEDGE_ST_BF16) {
+      uint16_t half;
+      memcpy(&half, t->data + 2 * i, 2);
+      const uint32_t bits = (uint32_t)half << 16;
+      memcpy(&f, &bits, 4);
+      out[i] = (double)f;
     } else if (t->dtype == KEDGE_ST_F64) {
       memcpy(&out[i], t->data + 8 * i, 8);
     } else {

@@ -5,7 +5,7 @@
 
 #include "models/checkpoint/safetensors.h"
 
-/* A tensor of a file as new doubles (F32, F64, I32); the number through *count. Fails the test if it is
+/* A tensor of a file as new doubles (F32, BF16, F64, I32); the number through *count. Fails the test if it is
  * missing. */
 double *kedge_test_doubles(const kedge_st_file *file, const char *name, uint64_t *count);
 int32_t *kedge_test_ints(const kedge_st_file *file, const char *name, uint64_t *count);
