@@ -133,6 +133,40 @@ static void test_odd_models(void **state) {
   json_decref(r);
 }
 
+/* Tokenizer, config.json and generation_config.json may name different ends of a sequence. */
+static void test_ends(void **state) {
+  (void)state;
+  static const struct {
+    const char *config, *generation, *says; /* NULL: agrees */
+  } cases[] = {
+      {"257", "257", NULL},
+      {"257", "[9, 257]", NULL},
+      {"257", NULL, NULL},
+      {"null", NULL, NULL},
+      {"256", NULL, "the tokenizer 257, config.json 256; training samples end with the tokenizer's"},
+      {"257", "[3, 4]", "the tokenizer 257, config.json 257, generation_config.json 3 4;"},
+      {"[256, 3]", "[3]", "the tokenizer 257, config.json 256 3, generation_config.json 3;"},
+  };
+  make_model();
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char *config = strdup(test_tokenizer_model_config), written[4096];
+    char *end = strstr(config, "\"eos_token_id\": 257");
+    assert_non_null(end);
+    snprintf(written, sizeof written, "%.*s\"eos_token_id\": %s}", (int)(end - config), config,
+             cases[i].config);
+    test_write_text(at("model/config.json"), written);
+    test_remove(at("model/generation_config.json"));
+    snprintf(written, sizeof written, "{\"eos_token_id\": %s}", cases[i].generation);
+    if (cases[i].generation) test_write_text(at("model/generation_config.json"), written);
+    json_t *r = info("model", "");
+    assert_int_equal(says(r, "notes", "the end of a sequence"), cases[i].says != NULL);
+    if (cases[i].says) assert_int_equal(says(r, "notes", cases[i].says), 1);
+    assert_int_equal(length(r, "problems"), 0);
+    json_decref(r);
+    free(config);
+  }
+}
+
 static void test_files(void **state) {
   (void)state;
   make_model();
@@ -223,8 +257,8 @@ static void test_hostile(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_model), cmocka_unit_test(test_odd_models),
-                                     cmocka_unit_test(test_files), cmocka_unit_test(test_priors),
-                                     cmocka_unit_test(test_hostile)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_model),  cmocka_unit_test(test_odd_models),
+                                     cmocka_unit_test(test_ends),   cmocka_unit_test(test_files),
+                                     cmocka_unit_test(test_priors), cmocka_unit_test(test_hostile)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

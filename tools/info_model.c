@@ -187,6 +187,39 @@ bool info_tokenizer(info_report *r, json_t *object, const char *path, uint32_t v
   return true;
 }
 
+/* A place that names none agrees with all. */
+static bool allows(const kedge_id_list *list, int32_t id) {
+  for (uint32_t i = 0; i < list->count; i++)
+    if (list->ids[i] == id) return true;
+  return !list->count;
+}
+
+static void add_ids(char *line, size_t size, const char *file, const kedge_id_list *list) {
+  for (uint32_t i = 0; i < list->count; i++) {
+    const size_t used = strlen(line);
+    snprintf(line + used, size - used, "%s%d", i ? " " : file, list->ids[i]);
+  }
+}
+
+/* The end of a sequence is named in up to three places (`tokenizer`: -1 or its id). A line unless they have
+ * an id in common. */
+static void compare_eos(info_report *r, const kedge_hf_config *c, int32_t tokenizer) {
+  const kedge_id_list own = {{tokenizer}, tokenizer >= 0};
+  const kedge_id_list *all[] = {&own, &c->eos, &c->generation_eos};
+  for (int i = 0; i < 3; i++)
+    for (uint32_t k = 0; k < all[i]->count; k++) {
+      const int32_t id = all[i]->ids[k];
+      if (allows(&own, id) && allows(&c->eos, id) && allows(&c->generation_eos, id)) return;
+    }
+  char line[640] = "";
+  add_ids(line, sizeof line, "the tokenizer ", &own);
+  add_ids(line, sizeof line, *line ? ", config.json " : "config.json ", &c->eos);
+  add_ids(line, sizeof line, ", generation_config.json ", &c->generation_eos);
+  if (*line)
+    info_say(r->notes, "the end of a sequence is not the same everywhere: %s%s", line,
+             tokenizer >= 0 ? "; training samples end with the tokenizer's" : "");
+}
+
 kedge_status info_directory(info_report *r, const char *path) {
   kedge_hf_config config = {0};
   kedge_params params = {0};
@@ -206,6 +239,8 @@ kedge_status info_directory(info_report *r, const char *path) {
     compare_tensors(r, &params, checkpoint);
   const bool has_tokenizer = info_tokenizer(r, tokenizer, path, has_config ? config.vocab_size : 0);
   if (has_tokenizer) json_object_set(r->root, "tokenizer", tokenizer);
+  const json_t *eos = json_object_get(tokenizer, "eos");
+  if (has_config) compare_eos(r, &config, eos ? (int32_t)json_integer_value(eos) : -1);
   if (has_config) add_notes(r->notes, &config.notes);
   json_decref(tokenizer);
   kedge_checkpoint_close(checkpoint);
