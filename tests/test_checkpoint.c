@@ -276,7 +276,21 @@ static void side_files(void **state) {
     test_write_text(test_path(folder, kept[i]), kept[i]);
   for (size_t i = 0; i < sizeof left / sizeof *left; i++)
     test_write_text(test_path(folder, left[i]), left[i]);
-  test_make_folder(test_path(folder, "sub"));
+  test_make_folder(test_path(folder, "empty"));
+  static const char *const inner[] = {"sub/a.jinja", "sub/deep/b.txt", "sub/deep/config.json"};
+  static const char *const folders_left[] = {"checkpoint-8", ".cache", "other", "run", "parent"};
+  static const char *const files_left[] = {
+      "checkpoint-8/config.json", ".cache/x",  "other/model-1-of-1.safetensors", "other/config.json",
+      "run/metrics.jsonl",        "run/a.txt", "parent/checkpoint-2/x"};
+  static const char *const more[] = {"sub", "sub/deep", "parent/checkpoint-2"};
+  for (size_t i = 0; i < sizeof folders_left / sizeof *folders_left; i++)
+    test_make_folder(test_path(folder, folders_left[i]));
+  for (size_t i = 0; i < sizeof more / sizeof *more; i++) test_make_folder(test_path(folder, more[i]));
+  for (size_t i = 0; i < sizeof inner / sizeof *inner; i++)
+    test_write_text(test_path(folder, inner[i]), inner[i]);
+  for (size_t i = 0; i < sizeof files_left / sizeof *files_left; i++)
+    test_write_text(test_path(folder, files_left[i]), files_left[i]);
+  assert_int_equal(symlink("..", test_path(folder, "sub/up")), 0);
   assert_int_equal(symlink("config.json", test_path(folder, "linked.json")), 0);
   test_write_text(test_path(folder, "large.txt"), "");
   assert_int_equal(truncate(test_path(folder, "large.txt"), KEDGE_SAVE_COPY_CAP + 1), 0);
@@ -287,14 +301,36 @@ static void side_files(void **state) {
   test_make_folder(to);
   kedge_notes notes = {0};
   assert_int_equal(kedge_checkpoint_save(checkpoint, to, NULL, NULL, &notes), KEDGE_OK);
-  assert_int_equal(notes.count, 1);
-  assert_non_null(strstr(notes.items[0], "large.txt"));
+  char said[4096] = "";
+  for (uint32_t i = 0; i < notes.count; i++) {
+    const size_t used = strlen(said);
+    snprintf(said + used, sizeof said - used, "%s\n", notes.items[i]);
+  }
+  assert_int_equal(notes.count, 7);
+  assert_non_null(strstr(said, "large.txt: 67108865 bytes"));
+  assert_non_null(strstr(said, "folder sub/up of the model: not copied\n"));
+  for (size_t i = 0; i < sizeof folders_left / sizeof *folders_left; i++) {
+    char line[128];
+    snprintf(line, sizeof line, "folder %s of the model: not copied\n", folders_left[i]);
+    if (!strstr(said, line)) fail_msg("no word of %s in: %s", folders_left[i], said);
+  }
   kedge_notes_destroy(&notes);
+  for (size_t i = 0; i < sizeof inner / sizeof *inner; i++) same_in(folder, to, inner[i]);
+  assert_int_equal(test_entries(test_path(to, "sub")), 2);
+  assert_int_equal(test_entries(test_path(to, "sub/deep")), 2);
   for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) same_in(folder, to, kept[i]);
   same_in(folder, to, "x.safetensors");
   same_in(folder, to, KEDGE_CHECKPOINT_INDEX);
   same_in(folder, to, "linked.json");
-  assert_int_equal(test_entries(to), sizeof kept / sizeof *kept + 3);
+  assert_int_equal(test_entries(to), sizeof kept / sizeof *kept + 4);
+  /* Into a folder inside the model: that folder is not copied into itself. */
+  const char *inside = test_path(folder, "within/out");
+  test_make_folder(test_path(folder, "within"));
+  test_make_folder(inside);
+  test_write_text(test_path(folder, "within/a.txt"), "a");
+  assert_int_equal(kedge_checkpoint_save(checkpoint, inside, NULL, NULL, NULL), KEDGE_OK);
+  same_in(folder, inside, "sub/deep/b.txt");
+  assert_false(test_exists(test_path(inside, "within")));
   kedge_checkpoint_close(checkpoint);
   /* One file opened by its own path takes nothing along. */
   checkpoint = open_ok(test_path(folder, "stray.safetensors"));

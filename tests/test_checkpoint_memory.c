@@ -110,6 +110,8 @@ static void every_allocation_fails(void **state) {
       "\"num_key_value_heads\":1,\"vocab_size\":16,\"mlp_only_layers\":[0],\"rope_parameters\":"
       "{\"rope_theta\":1e6,\"rope_type\":\"default\"}}");
   test_write_text(test_path(model, "generation_config.json"), "{\"eos_token_id\":[1,2]}");
+  test_make_folder(test_path(model, "sub"));
+  test_write_text(test_path(model, "sub/a.txt"), "a");
   test_make_folder(saved);
   test_write_text(test_path(saved, "old"), "old");
   json_set_alloc_funcs(json_alloc, kedge_free);
@@ -118,7 +120,7 @@ static void every_allocation_fails(void **state) {
   json_set_alloc_funcs(NULL, NULL);
   assert_false(test_exists(test_path(saved, "old")));
   assert_true(test_same_file(test_path(model, "x.safetensors"), test_path(saved, "x.safetensors")));
-  assert_int_equal(test_entries(saved), 5);
+  assert_int_equal(test_entries(saved), 6);
   assert_int_equal(test_entries(test_folder()), 3);
 }
 

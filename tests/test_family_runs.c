@@ -93,7 +93,15 @@ static void whole_run(const char *name) {
 static void test_granite(void **state) {
   (void)state;
   initialise("granite", granite);
+  /* Other files of the model come along, in sub-folders too, also where an earlier run has left some. */
+  test_make_folder(at("granite/more"));
+  test_write_text(at("granite/more/a.txt"), "a");
   whole_run("granite");
+  assert_true(training_same("granite/more/a.txt", "granite-out/more/a.txt"));
+  test_write_text(at("granite/more/a.txt"), "b");
+  test_write_text(at("granite-out/more/kept.txt"), "kept");
+  train("granite", "granite-out", "overwrite_output_dir=true");
+  assert_true(training_same("granite/more/a.txt", "granite-out/more/a.txt"));
 }
 
 static void test_qwen2(void **state) {

@@ -17,8 +17,9 @@ enum { KEDGE_SAVE_COPY_CAP = 64 << 20 }; /* largest side file that is copied, by
 
 /* Writes the model into the existing folder `folder`, normally that of a kedge_directory. `fetch` NULL: an
  * exact copy. A model that was opened as a directory takes its other files along (config.json, tokenizer
- * files, ...): every regular file that holds no weights and is not over the cap; what is left behind is told
- * in `notes` (may be NULL). The free space is checked first. Errors: ERR_IO, ERR_MEMORY, and what `fetch`
+ * files, ...): every regular file that holds no weights and is not over the cap, also in sub-folders, save
+ * hidden ones, checkpoints of a run and what is a model of its own; what is left behind is told in `notes`
+ * (may be NULL). The free space is checked first. Errors: ERR_IO, ERR_MEMORY, and what `fetch`
  * returns. */
 kedge_status kedge_checkpoint_save(const kedge_checkpoint *like, const char *folder, kedge_save_fetch fetch,
                                    void *context, kedge_notes *notes);

@@ -312,23 +312,33 @@ kedge_status kedge_run_load(const char *checkpoint, kedge_optimizer *o, const ke
 /* ---- Final model
  * -------------------------------------------------------------------------------------------------------- */
 
+static kedge_status move_files(const char *from, const char *to);
+
+/* A folder that is there already takes the other one's files. */
+static kedge_status move_item(const char *from, const char *to, const char *name) {
+  char *a = kedge_path_join(from, name), *b = kedge_path_join(to, name);
+  kedge_status status = a && b ? KEDGE_OK : KEDGE_ERR_MEMORY;
+  if (status == KEDGE_OK && rename(a, b))
+    status = errno == ENOTEMPTY || errno == EEXIST
+                 ? move_files(a, b)
+                 : kedge_fail(KEDGE_ERR_IO, "%s: could not move %s there: %s", to, name, strerror(errno));
+  kedge_free(a);
+  kedge_free(b);
+  return status;
+}
+
 /* Moves the files of `from` into `to`, config.json last. */
 static kedge_status move_files(const char *from, const char *to) {
   for (int last = 0; last < 2; last++) {
     DIR *folder = opendir(from);
     if (!folder) return kedge_fail(KEDGE_ERR_IO, "%s: %s", from, strerror(errno));
-    for (struct dirent *e; (e = readdir(folder));) {
-      if (e->d_name[0] == '.' || last != !strcmp(e->d_name, "config.json")) continue;
-      char *a = kedge_path_join(from, e->d_name), *b = kedge_path_join(to, e->d_name);
-      int failed = a && b ? rename(a, b) : -1, code = errno;
-      kedge_free(a);
-      kedge_free(b);
-      if (!failed) continue;
-      closedir(folder);
-      return kedge_fail(KEDGE_ERR_IO, "%s: could not move %s there: %s", to, e->d_name, strerror(code));
-    }
+    kedge_status status = KEDGE_OK;
+    for (struct dirent *e; status == KEDGE_OK && (e = readdir(folder));)
+      if (e->d_name[0] != '.' && last == !strcmp(e->d_name, "config.json"))
+        status = move_item(from, to, e->d_name);
     closedir(folder);
-    KEDGE_TRY(kedge__sync_path(to));
+    if (status == KEDGE_OK) status = kedge__sync_path(to);
+    KEDGE_TRY(status);
   }
   return KEDGE_OK;
 }
