@@ -10,6 +10,7 @@
 #include "tests/support/training.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -190,6 +191,21 @@ static void test_model_options(void **state) {
   test_run_free(&info);
 }
 
+/* The base beside a run is opened as the run's model is: before the first update they are one. */
+static void test_base_options(void **state) {
+  (void)state;
+  char config[2048];
+  const char *rest = strstr(deepseek, "deepseek_v3") + strlen("deepseek_v3");
+  snprintf(config, sizeof config, "{\"topk_method\": \"greedy\", \"model_type\": \"deepseek_v2%s", rest);
+  initialise("remote", config);
+  training_expect(
+      0, "",
+      "train run.yaml model_name_or_path=remote output_dir=remote-out max_steps=1 logging_steps=1 "
+      "router.intervention=kl_token model_options=norm_topk_prob=remote");
+  const double apart = training_metric("remote-out", 1, "router/anchor");
+  if (!(fabs(apart) < 1e-6)) fail_msg("base and model are %g apart before the first update", apart);
+}
+
 static int setup(void **state) {
   (void)state;
   training_prepare(24);
@@ -198,6 +214,7 @@ static int setup(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_granite), cmocka_unit_test(test_qwen2),
-                                     cmocka_unit_test(test_deepseek), cmocka_unit_test(test_model_options)};
+                                     cmocka_unit_test(test_deepseek), cmocka_unit_test(test_model_options),
+                                     cmocka_unit_test(test_base_options)};
   return cmocka_run_group_tests(tests, setup, NULL);
 }
