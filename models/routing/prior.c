@@ -131,6 +131,11 @@ uint32_t kedge_prior_layers(const kedge_prior *p) {
 uint32_t kedge_prior_experts(const kedge_prior *p) {
   return p->experts;
 }
+int32_t kedge_prior_layer(const kedge_prior *p, uint32_t index) {
+  int32_t layer;
+  memcpy(&layer, p->layers->data + 4ull * index, sizeof layer);
+  return layer;
+}
 bool kedge_prior_is_exact(const kedge_prior *p) {
   return p->prior->dtype == KEDGE_ST_F32;
 }
@@ -167,8 +172,7 @@ kedge_status kedge_prior_set_shuffle(kedge_prior *p, const kedge_shuffle *shuffl
 
 static kedge_status check_communities(const kedge_prior *p, const kedge_communities *c) {
   for (uint32_t l = 0; c->layer_numbers && c->layers == p->moe_layers && l < c->layers; l++) {
-    int32_t layer;
-    memcpy(&layer, p->layers->data + 4ull * l, sizeof layer);
+    const int32_t layer = kedge_prior_layer(p, l);
     if (layer != c->layer_numbers[l])
       return kedge_fail(KEDGE_ERR_MISMATCH, "layer_numbers[%u] is %d, MoE layer %u of the prior is layer %d",
                         l, c->layer_numbers[l], l, layer);

@@ -63,6 +63,8 @@ void kedge_prior_free(kedge_prior *prior);
 uint32_t kedge_prior_samples(const kedge_prior *prior);
 uint32_t kedge_prior_layers(const kedge_prior *prior);
 uint32_t kedge_prior_experts(const kedge_prior *prior);
+int32_t kedge_prior_layer(const kedge_prior *prior,
+                          uint32_t index); /* number in the model of MoE layer `index` */
 kedge_prior_identity kedge_prior_get_identity(const kedge_prior *prior);
 
 /* The version of the file, 1 or 2, and top_k of the base; 0: not told. */
@@ -74,6 +76,10 @@ const char *kedge_prior_shuffled(const kedge_prior *prior);
 /* Makes every row that is read from now on permuted. The permutations are copied. ERR_MISMATCH unless layers
  * and experts are the prior's, ERR_ARGUMENT if the file itself is shuffled. */
 kedge_status kedge_prior_set_shuffle(kedge_prior *prior, const kedge_shuffle *shuffle);
+
+/* Makes the prior permuted as above and writes all of it to a new file, atomically. Its identity and its
+ * dtype stay; mode, seed and the hash of the communities are told. */
+kedge_status kedge_prior_save_shuffled(kedge_prior *prior, const kedge_shuffle *shuffle, const char *path);
 
 /* Draws a shuffle for this prior; within reads the communities of its layers from a file, global reads none
  * (communities NULL). Also the errors of kedge_communities_load and kedge_shuffle_init; ERR_MISMATCH if the

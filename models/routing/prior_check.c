@@ -54,8 +54,7 @@ static kedge_status check_identity(const kedge_prior *p, const kedge_prior_ident
 
 static kedge_status check_layers(const kedge_prior *p, const kedge_params *params) {
   for (uint32_t l = 0; l < p->moe_layers; l++) {
-    int32_t layer;
-    memcpy(&layer, p->layers->data + 4ull * l, sizeof layer);
+    const int32_t layer = kedge_prior_layer(p, l);
     if (layer < 0 || (uint32_t)layer != kedge_params_moe_layer(params, l))
       return kedge_fail(KEDGE_ERR_MISMATCH, "%s: layers[%u] is %d, MoE layer %u of the model is layer %u",
                         kedge_st_path(p->file), l, layer, l, kedge_params_moe_layer(params, l));

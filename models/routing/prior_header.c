@@ -29,7 +29,7 @@ void kedge__prior_header_init(kedge__prior_header *h, uint32_t samples, uint32_t
       (kedge_st_spec){"prior_qa", half ? KEDGE_ST_F16 : KEDGE_ST_F32, 4, {samples, 2, layers, experts}};
   snprintf(h->max_length, sizeof h->max_length, "%u", id->max_length);
   if (top_k) snprintf(h->top_k, sizeof h->top_k, "%u", top_k);
-  pair(h, "kedge_prior", "2");
+  pair(h, "kedge_prior", *id->tensors ? "2" : "1"); /* a copy of an old file knows no more than it */
   pair(h, "base_hash", id->base);
   pair(h, "config_hash", id->config);
   pair(h, "tensor_table_hash", id->tensors);
