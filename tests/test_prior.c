@@ -183,7 +183,7 @@ static bool run_child(unsigned step, unsigned sample) {
   const pid_t child = fork();
   assert_true(child >= 0);
   if (!child) {
-    const kedge_prior_options options = {.batch_size = BATCH, .progress = kill_at_sample};
+    const kedge_prior_options options = {.batch_size = BATCH, .keep_every = 64, .progress = kill_at_sample};
     steps_left = step, samples_left = sample;
     kedge__atomic_step = kill_at_step;
     _exit(kedge_prior_compute(model, dataset, &identity, &options, path) == KEDGE_OK ? 0 : 1);
@@ -250,7 +250,8 @@ static bool stop_at(void *context, uint64_t samples, uint64_t total, uint64_t to
 
 /* A run that was stopped keeps every sample. */
 static void begin(unsigned samples) {
-  const kedge_prior_options options = {.batch_size = BATCH, .progress = stop_at, .context = &samples};
+  const kedge_prior_options options = {
+      .batch_size = BATCH, .keep_every = 64, .progress = stop_at, .context = &samples};
   fails(kedge_prior_compute(model, dataset, &identity, &options, path), KEDGE_ERR_INTERRUPTED,
         "the same command goes on from there");
 }

@@ -41,6 +41,7 @@ typedef struct kedge_prior_options {
   uint32_t batch_size; /* samples a forward pass; 0: 8 */
   bool half;           /* store f16 in place of f32: half the size, see kedge_prior_is_exact */
   bool restart;        /* throw away what a stopped run has left */
+  uint32_t keep_every; /* a killed run loses at most so many samples; 0: what it did in 2 seconds */
   /* Called after each pass; false stops with ERR_INTERRUPTED. May be NULL. */
   bool (*progress)(void *context, uint64_t samples, uint64_t samples_total, uint64_t tokens);
   void (*note)(void *context, const char *line); /* "resuming at sample 640 of 20000"; may be NULL */

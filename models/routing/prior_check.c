@@ -6,7 +6,8 @@
 
 #include <string.h>
 
-enum { SAMPLED = 1000 }; /* rows that are looked at before a run */
+/* Rows that are looked at before a run; each maps the pages around it too, which go after some rows. */
+enum { SAMPLED = 1000, DROP_EVERY = 64 };
 
 static kedge_status check_data(const kedge_prior *p, const kedge_prior_identity *id) {
   const kedge_prior_identity *own = &p->identity;
@@ -93,6 +94,7 @@ static kedge_status check_rows(const kedge_prior *p) {
     int32_t counts[2];
     kedge__prior_counts(p, sample, counts);
     if (counts[span]) status = kedge__prior_read_row(p, sample, span, (uint32_t)(row % p->moe_layers), pi);
+    if (i % DROP_EVERY == DROP_EVERY - 1) kedge_st_drop(p->prior);
   }
   kedge_free(pi);
   kedge_st_drop(p->prior);

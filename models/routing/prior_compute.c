@@ -12,9 +12,11 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
-/* Samples between two places where a killed run can go on, and samples of counts written at once. */
-enum { MARK_EVERY = 64, PIECE = 4096 };
+/* Seconds between two places where a killed run can go on: a sync may take some hundredths. Samples of counts
+ * written at once. */
+enum { MARK_SECONDS = 2, PIECE = 4096 };
 
 typedef struct prior_work {
   const kedge_model *model;
@@ -184,6 +186,12 @@ static kedge_status run_micro(prior_work *w, kedge_passes *passes, const kedge_m
   return kedge__partial_write(w->file, w->places[KEDGE__PRIOR_ROWS] + 2 * first * row, w->half, 2 * cells);
 }
 
+static double now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
 static kedge_status run_all(prior_work *w, kedge_batches *batches, kedge_workspace *workspace,
                             kedge__partial_place place, const char *path) {
   const kedge_prior_options *o = w->options;
@@ -192,6 +200,7 @@ static kedge_status run_all(prior_work *w, kedge_batches *batches, kedge_workspa
   kedge_decoder_spec spec = {.taps = true};
   kedge_status status;
   uint64_t marked = place.done;
+  double marked_at = now();
   kedge_passes_init(&passes, w->model, &spec, workspace, NULL, NULL);
   KEDGE_GOTO(kedge_batches_seek(batches, (place.done + w->batch - 1) / w->batch), status, done);
   for (;;) {
@@ -204,9 +213,10 @@ static kedge_status run_all(prior_work *w, kedge_batches *batches, kedge_workspa
     place.done += mb.samples;
     place.extra += mb.tokens;
     const bool stop = o->progress && !o->progress(o->context, place.done, N, place.extra);
-    if (stop || place.done - marked >= MARK_EVERY) {
+    if (stop || (o->keep_every ? place.done - marked >= o->keep_every : now() - marked_at >= MARK_SECONDS)) {
       KEDGE_GOTO(kedge__partial_mark(w->file, place), status, done);
       marked = place.done;
+      marked_at = now();
     }
     if (stop) {
       status = kedge_fail(KEDGE_ERR_INTERRUPTED,
