@@ -225,7 +225,7 @@ static kedge_status change_one(void *context, const kedge_st_tensor *tensor, uin
 static void save_into(const kedge_checkpoint *like, const char *to, kedge_save_fetch fetch, void *context) {
   kedge_directory *directory;
   assert_int_equal(kedge_directory_begin(to, true, &directory), KEDGE_OK);
-  if (kedge_checkpoint_save(like, kedge_directory_path(directory), fetch, context, NULL) != KEDGE_OK)
+  if (kedge_checkpoint_save(like, kedge_directory_path(directory), fetch, NULL, context, NULL) != KEDGE_OK)
     fail_msg("%s", kedge_message());
   assert_int_equal(kedge_directory_commit(directory), KEDGE_OK);
 }
@@ -300,7 +300,7 @@ static void side_files(void **state) {
   test_remove(to);
   test_make_folder(to);
   kedge_notes notes = {0};
-  assert_int_equal(kedge_checkpoint_save(checkpoint, to, NULL, NULL, &notes), KEDGE_OK);
+  assert_int_equal(kedge_checkpoint_save(checkpoint, to, NULL, NULL, NULL, &notes), KEDGE_OK);
   char said[4096] = "";
   for (uint32_t i = 0; i < notes.count; i++) {
     const size_t used = strlen(said);
@@ -328,7 +328,7 @@ static void side_files(void **state) {
   test_make_folder(test_path(folder, "within"));
   test_make_folder(inside);
   test_write_text(test_path(folder, "within/a.txt"), "a");
-  assert_int_equal(kedge_checkpoint_save(checkpoint, inside, NULL, NULL, NULL), KEDGE_OK);
+  assert_int_equal(kedge_checkpoint_save(checkpoint, inside, NULL, NULL, NULL, NULL), KEDGE_OK);
   same_in(folder, inside, "sub/deep/b.txt");
   assert_false(test_exists(test_path(inside, "within")));
   kedge_checkpoint_close(checkpoint);
@@ -336,7 +336,7 @@ static void side_files(void **state) {
   checkpoint = open_ok(test_path(folder, "stray.safetensors"));
   test_remove(to);
   test_make_folder(to);
-  assert_int_equal(kedge_checkpoint_save(checkpoint, to, NULL, NULL, NULL), KEDGE_OK);
+  assert_int_equal(kedge_checkpoint_save(checkpoint, to, NULL, NULL, NULL, NULL), KEDGE_OK);
   same_in(folder, to, "stray.safetensors");
   assert_int_equal(test_entries(to), 1);
   kedge_checkpoint_close(checkpoint);
@@ -362,8 +362,9 @@ static void saving_over_itself_and_failing(void **state) {
   kedge_directory *directory;
   assert_int_equal(kedge_directory_begin(folder, false, &directory), KEDGE_ERR_ARGUMENT);
   assert_int_equal(kedge_directory_begin(folder, true, &directory), KEDGE_OK);
-  assert_int_equal(kedge_checkpoint_save(saved, kedge_directory_path(directory), fetch_fails, NULL, NULL),
-                   KEDGE_ERR_DEVICE);
+  assert_int_equal(
+      kedge_checkpoint_save(saved, kedge_directory_path(directory), fetch_fails, NULL, NULL, NULL),
+      KEDGE_ERR_DEVICE);
   kedge_directory_discard(directory);
   assert_int_equal(test_entries(folder), 1);
   kedge_checkpoint_close(saved);

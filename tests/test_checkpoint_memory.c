@@ -44,8 +44,8 @@ static kedge_status all(void) {
   KEDGE_GOTO(kedge_hash_checkpoint(checkpoint, text), status, done);
   KEDGE_GOTO(kedge_hash_file(test_path(model, "config.json"), text), status, done);
   KEDGE_GOTO(kedge_directory_begin(saved, true, &directory), status, done);
-  KEDGE_GOTO(kedge_checkpoint_save(checkpoint, kedge_directory_path(directory), NULL, NULL, &notes), status,
-             done);
+  KEDGE_GOTO(kedge_checkpoint_save(checkpoint, kedge_directory_path(directory), NULL, NULL, NULL, &notes),
+             status, done);
   status = kedge_directory_commit(directory);
   directory = NULL;
 done:

@@ -13,7 +13,7 @@
 #include "models/checkpoint/atomic.h"
 #include "models/checkpoint/json.h"
 
-enum { INDEX_CAP = 100000000, NAMES_IN_NOTE = 16 };
+enum { NAMES_IN_NOTE = 16 };
 
 /* One tensor and its shard, in the order of names. */
 typedef struct named {
@@ -88,7 +88,7 @@ done:
 }
 
 static kedge_status read_index(kedge_checkpoint *checkpoint, json_t **root) {
-  KEDGE_TRY(kedge__json_load(checkpoint->index, INDEX_CAP, root));
+  KEDGE_TRY(kedge__json_load(checkpoint->index, KEDGE_CHECKPOINT_INDEX_CAP, root));
   json_t *map = json_object_get(*root, "weight_map");
   if (!json_is_object(map) || !json_object_size(map))
     return kedge_fail(KEDGE_ERR_FORMAT,

@@ -11,6 +11,7 @@
 
 #define KEDGE_CHECKPOINT_INDEX  "model.safetensors.index.json"
 #define KEDGE_CHECKPOINT_SINGLE "model.safetensors"
+enum { KEDGE_CHECKPOINT_INDEX_CAP = 100000000 }; /* largest index that is read, bytes */
 
 typedef struct kedge_checkpoint kedge_checkpoint;
 

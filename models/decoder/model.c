@@ -128,8 +128,8 @@ static kedge_status check_tensor(const kedge_param *param, const kedge_st_tensor
 }
 
 /* Converts a file tensor into its place, or places, on the device. */
-static kedge_status fill_part(kedge_model *m, uint32_t item, uint32_t part, const kedge_st_tensor *tensor,
-                              void *piece) {
+static kedge_status fill_part(const kedge_model *m, uint32_t item, uint32_t part,
+                              const kedge_st_tensor *tensor, void *piece) {
   const kedge_dtype dtype = weight_dtype(m, item);
   const size_t size = kedge_dtype_size(dtype), from_size = kedge_st_dtype_size(tensor->dtype);
   const uint64_t count = tensor->bytes / from_size;
@@ -178,13 +178,18 @@ static kedge_status check_leftovers(kedge_model *m) {
   return KEDGE_OK;
 }
 
-/* The file tensor of a part, checked against the config. */
-static kedge_status find_part(const kedge_model *m, uint32_t item, uint32_t part,
-                              const kedge_st_tensor **tensor) {
+/* The tensor of a part in files of the model's layout, checked against the config. */
+static kedge_status find_in(const kedge_model *m, const kedge_checkpoint *files, uint32_t item, uint32_t part,
+                            const kedge_st_tensor **tensor) {
   char name[KEDGE_NAME_SIZE];
   kedge_param_name(&m->params.items[item], part, name);
-  KEDGE_TRY(kedge_checkpoint_require(m->source, name, tensor));
+  KEDGE_TRY(kedge_checkpoint_require(files, name, tensor));
   return check_tensor(&m->params.items[item], *tensor);
+}
+
+static kedge_status find_part(const kedge_model *m, uint32_t item, uint32_t part,
+                              const kedge_st_tensor **tensor) {
+  return find_in(m, m->source, item, part, tensor);
 }
 
 /* Whether a tensor can be read where it lies: its dtype is the weight's, its elements are aligned. */
@@ -281,6 +286,19 @@ kedge_status kedge_model_open(kedge_device *device, const char *directory, const
   return KEDGE_OK;
 }
 
+kedge_status kedge_model_reload_fixed(const kedge_model *m, const kedge_checkpoint *files) {
+  void *piece = kedge_alloc(PIECE, sizeof(float));
+  kedge_status status = piece ? KEDGE_OK : KEDGE_ERR_MEMORY;
+  for (uint32_t i = 0; status == KEDGE_OK && i < m->params.count; i++) {
+    const kedge_st_tensor *tensor;
+    if (!m->params.items[i].fixed) continue;
+    status = find_in(m, files, i, 0, &tensor);
+    if (status == KEDGE_OK) status = fill_part(m, i, 0, tensor, piece);
+  }
+  kedge_free(piece);
+  return status;
+}
+
 kedge_status kedge_model_load(kedge_device *device, const char *directory, kedge_dtype dtype,
                               kedge_model **out) {
   return kedge_model_open(device, directory, &(kedge_model_how){.dtype = dtype}, out);
@@ -328,12 +346,34 @@ static kedge_status fetch(void *context, const kedge_st_tensor *tensor, uint64_t
   return KEDGE_OK;
 }
 
+/* A fixed parameter that was moved has steps that 16 bits would round off: it becomes f32. One that holds
+ * what the file holds keeps its dtype. */
+static kedge_status retype(void *context, const kedge_st_tensor *tensor, kedge_st_dtype *dtype) {
+  const save_context *c = context;
+  const kedge_model *m = c->model;
+  uint32_t item, part;
+  bool tied;
+  if (tensor->dtype == KEDGE_ST_F32 || !kedge_params_lookup(&m->params, tensor->name, &item, &part, &tied) ||
+      !m->params.items[item].fixed)
+    return KEDGE_OK;
+  const uint64_t size = kedge_st_dtype_size(tensor->dtype), count = tensor->bytes / size;
+  const uint64_t most = KEDGE_ST_PIECE / sizeof(float);
+  for (uint64_t at = 0; at < count && *dtype != KEDGE_ST_F32; at += most) {
+    const uint64_t n = count - at < most ? count - at : most, bytes = n * sizeof(float);
+    unsigned char *has = c->piece, *had = has + bytes;
+    KEDGE_TRY(kedge_buffer_read(m->weights[item], at * sizeof(float), has, bytes));
+    KEDGE_TRY(kedge_convert_floats(had, KEDGE_ST_F32, tensor->data + at * size, tensor->dtype, n));
+    if (memcmp(has, had, bytes)) *dtype = KEDGE_ST_F32;
+  }
+  return KEDGE_OK;
+}
+
 kedge_status kedge_model_save(const kedge_model *m, kedge_buffer *const *masters, const char *folder,
                               kedge_notes *notes) {
   if (!m->source) return kedge_fail(KEDGE_ERR_ARGUMENT, "a model without files has no layout to be saved in");
   save_context c = {m, masters, kedge_alloc(KEDGE_ST_PIECE, 2)};
   if (!c.piece) return KEDGE_ERR_MEMORY;
-  kedge_status status = kedge_checkpoint_save(m->source, folder, fetch, &c, notes);
+  kedge_status status = kedge_checkpoint_save(m->source, folder, fetch, retype, &c, notes);
   kedge_free(c.piece);
   return status;
 }

@@ -46,6 +46,10 @@ kedge_status kedge_model_map(kedge_device *device, const char *directory, kedge_
 kedge_status kedge_model_open(kedge_device *device, const char *directory, const kedge_model_how *how,
                               kedge_model **model);
 
+/* Fills what no gradient trains (selection biases) again from other files of the model's layout: a checkpoint
+ * of a run that moved them. Errors: ERR_MISMATCH, ERR_NUMERIC, ERR_MEMORY. */
+kedge_status kedge_model_reload_fixed(const kedge_model *model, const kedge_checkpoint *files);
+
 /* A model with buffers but without contents, from a parsed config, which it takes over (also on failure). For
  * planning on `null`. */
 kedge_status kedge_model_describe(kedge_device *device, kedge_hf_config *config, kedge_dtype dtype,
@@ -58,7 +62,8 @@ kedge_dtype kedge_model_file_dtype(const kedge_hf_config *config);
 
 /* Writes the weights into `folder` (an existing empty folder, normally that of a kedge_directory) in the
  * layout of the source: names, shards, dtypes, index, and the other files of the directory. masters (NULL, or
- * one f32 buffer or NULL a parameter) stand for the weights where given. */
+ * one f32 buffer or NULL a parameter) stand for the weights where given. What no gradient trains (selection
+ * biases) is f32 in the output once it is not what the source holds. */
 kedge_status kedge_model_save(const kedge_model *model, kedge_buffer *const *masters, const char *folder,
                               kedge_notes *notes);
 

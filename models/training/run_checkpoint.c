@@ -291,6 +291,16 @@ static kedge_status load_states(kedge_optimizer *o, const char *checkpoint) {
   return status;
 }
 
+/* Selection biases have no state in the optimizer: a run that moves them leaves them in the checkpoint's
+ * model. */
+static kedge_status load_fixed(const kedge_optimizer *o, const char *checkpoint) {
+  kedge_checkpoint *weights;
+  KEDGE_TRY(kedge_checkpoint_open(checkpoint, &weights));
+  kedge_status status = kedge_model_reload_fixed(o->model, weights);
+  kedge_checkpoint_close(weights);
+  return status;
+}
+
 kedge_status kedge_run_load(const char *checkpoint, kedge_optimizer *o, const kedge_run_record *want,
                             kedge_run_record *record, kedge_trainer_state **state, kedge_notes *notes) {
   *state = NULL;
@@ -302,6 +312,7 @@ kedge_status kedge_run_load(const char *checkpoint, kedge_optimizer *o, const ke
         notes, "the checkpoint was computed on %s, this run uses %s: results will differ in the last bits",
         record->device, want->device);
   if (status == KEDGE_OK) status = load_states(o, checkpoint);
+  if (status == KEDGE_OK) status = load_fixed(o, checkpoint);
   if (status == KEDGE_OK) status = kedge_trainer_state_load(path, state);
   if (status == KEDGE_OK) o->steps = record->step;
   kedge_free(path);
