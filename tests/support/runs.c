@@ -161,7 +161,7 @@ kedge_pass *runs_micro(runs_session *s, const kedge_update *update, const kedge_
     if (!kedge_feeds_needs_base(&t->feeds, i)) continue;
     void *table = kedge_feeds_table(&t->feeds, i);
     const bool logits = kedge_intervention_table(&t->feeds.interventions[i]) == KEDGE_TABLE_BASE_LOGITS;
-    ok(kedge_base_router_run(t->base, mb, logits ? table : NULL, logits ? NULL : table));
+    ok(kedge_router_reader_run(t->base, mb, logits ? table : NULL, logits ? NULL : table));
   }
   const kedge_tokens tokens = {.ids = mb->ids_T,
                                .positions = mb->positions_T,
