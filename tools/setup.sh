@@ -8,7 +8,7 @@ usage() {
   cat <<'TEXT'
 usage: tools/setup.sh [--clang] [--format] [--help]
 Installs Kedge's Debian/Ubuntu packages where they are missing (through sudo unless run as root).
-  --clang    also clang 14 and its OpenMP runtime, for the tsan preset
+  --clang    also clang 14 and its OpenMP runtime, for the tsan preset and for fuzzing
   --format   also clang-format 14 where the system has it, for the check of formatting
 TEXT
 }
@@ -18,7 +18,7 @@ packages="build-essential cmake ninja-build pkg-config git libopenblas-openmp-de
 optional=
 for argument in "$@"; do
   case $argument in
-    --clang) packages="$packages clang-14 libomp-14-dev" ;;
+    --clang) packages="$packages clang-14 libclang-rt-14-dev libomp-14-dev" ;;
     --format) optional=clang-format-14 ;;
     -h | --help)
       usage
