@@ -73,6 +73,15 @@ static void check_calibration(const kedge_community_report *r) {
     /* What stands around the NMI: floor < chance of the same margins < NMI < ceiling. */
     assert_true(m->floor.mean < m->null_nmi.mean && m->null_nmi.mean < m->nmi.median);
     assert_true(m->nmi.median < m->post.split_nmi.median && m->nmi.median < m->base.split_nmi.median);
+    /* A shuffle within communities changes none, one of all experts leaves what chance does. */
+    for (int post = 0; post < 2; post++) {
+      const kedge_community_side *side = post ? &m->post : &m->base;
+      near("within", side->within.mean, side->seed_nmi.mean, 0.04);
+      near("global", side->global.mean, side->floor.mean, 0.02);
+      printf(
+          "rho %.2f: shuffled within communities NMI %.3f (least %.3f), all experts %.3f; other seed %.3f\n",
+          m->rho, side->within.mean, side->within.low, side->global.mean, side->seed_nmi.mean);
+    }
     assert_true(fabs(m->ami.median) < m->nmi.median && m->ari.median < m->nmi.median);
     assert_true(m->base.null_q.draws == 26 && m->base.null_q.rank_p < 0.02 && m->post.null_q.rank_p < 0.02);
     near("dQ", m->dq, m->post.q.median - m->base.q.median, 1e-12);
@@ -130,7 +139,7 @@ static void test_real_log(void **state) {
 
 static kedge_community_options few(void) {
   kedge_community_options o = kedge_community_defaults();
-  o.rho_count = 2, o.seeds = 3, o.nulls = 5, o.permutations = 10;
+  o.rho_count = 2, o.seeds = 3, o.nulls = 5, o.permutations = 10, o.shuffles = 4;
   return o;
 }
 
@@ -305,7 +314,7 @@ static void test_memory(void **state) {
   kedge_community_options o = few();
   ok(kedge_trace_init(&t, 6, 1, 4, 2));
   for (int32_t i = 0; i < 6; i++) t.ids[2 * i] = i % 3, t.ids[2 * i + 1] = 3;
-  o.rho_count = 1, o.rho[0] = 0.6, o.seeds = 2, o.nulls = o.permutations = 1, o.workers = 1;
+  o.rho_count = 1, o.rho[0] = 0.6, o.seeds = 2, o.nulls = o.permutations = o.shuffles = 1, o.workers = 1;
   uint64_t n = 1;
   for (;; n++) {
     kedge_community_report r;

@@ -3,11 +3,12 @@
 #include "models/routing/community_report.h"
 
 #include "models/routing/retention.h"
+#include "models/routing/shuffle.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { STREAM_NULL = 1, STREAM_FLOOR = 2 };
+enum { STREAM_NULL = 1, STREAM_FLOOR = 2, STREAM_SHUFFLE = 3 };
 
 /* One model's part of the work. */
 typedef struct side {
@@ -105,6 +106,37 @@ static kedge_status label_floor(work *w, const uint32_t *a, const uint32_t *b, k
   return KEDGE_OK;
 }
 
+/* w->drawn becomes the counts with experts permuted: the new expert e is the old sigma[e]. */
+static void permute_pairs(const work *w, const side *s, const uint32_t *sigma) {
+  uint32_t *out = w->drawn;
+  for (uint32_t i = 0; i < w->experts; i++)
+    for (uint32_t j = i + 1; j < w->experts; j++) {
+      const uint32_t a = sigma[i] < sigma[j] ? sigma[i] : sigma[j],
+                     b = sigma[i] < sigma[j] ? sigma[j] : sigma[i];
+      *out++ = s->whole.pairs[kedge_pair_index(w->experts, a, b)];
+    }
+}
+
+/* NMI of a seed's communities against those found in the graph whose experts are shuffled by them. */
+static kedge_status shuffle_check(work *w, side *s, uint32_t rho, kedge_shuffle_mode mode,
+                                  kedge_summary *out) {
+  for (uint32_t p = 0; p < w->o->shuffles; p++) {
+    const uint32_t seed = p % w->o->seeds;
+    kedge_random random = stream(w, STREAM_SHUFFLE, p);
+    const kedge_communities own = {.layers = 1, .experts = w->experts, .labels = labels_of(w, s, rho, seed)};
+    kedge_shuffle shuffle;
+    KEDGE_TRY(kedge_shuffle_init(&shuffle, mode, kedge_random_next(&random),
+                                 mode == KEDGE_SHUFFLE_WITHIN ? &own : NULL, 1, w->experts));
+    permute_pairs(w, s, shuffle.sigma);
+    kedge_shuffle_destroy(&shuffle);
+    KEDGE_TRY(kedge_pairs_threshold(w->drawn, w->experts, w->o->rho[rho], &w->graph, NULL));
+    KEDGE_TRY(detect(w, seed, w->other, NULL));
+    KEDGE_TRY(kedge_partition_nmi(own.labels, w->experts, w->other, w->experts, &w->values[p]));
+  }
+  *out = kedge_summary_of(w->values, w->o->shuffles);
+  return KEDGE_OK;
+}
+
 static void describe(const work *w, const side *s, uint32_t rho, kedge_community_side *out) {
   uint8_t *active = s->active + (size_t)rho * w->experts;
   out->tokens = s->whole.tokens, out->pair_total = s->whole.total;
@@ -126,6 +158,8 @@ static kedge_status one_side(work *w, side *s, uint32_t rho, kedge_community_sid
   memcpy(labels, labels_of(w, s, rho, best), w->experts * sizeof *labels);
   kedge_labels_count(labels, w->experts, &out->communities, &out->singletons);
   KEDGE_TRY(label_floor(w, labels, labels, &out->floor));
+  KEDGE_TRY(shuffle_check(w, s, rho, KEDGE_SHUFFLE_WITHIN, &out->within));
+  KEDGE_TRY(shuffle_check(w, s, rho, KEDGE_SHUFFLE_GLOBAL, &out->global));
   return split_half(w, s, value, &out->split_nmi);
 }
 
@@ -214,7 +248,7 @@ static kedge_status compare(work *w, uint32_t rho, kedge_community_row *row, con
  * ---------------------------------------------------------------------------------------------------- */
 
 static void unset(kedge_community_side *s) {
-  s->q = s->seed_nmi = s->split_nmi = s->floor = kedge_summary_of(NULL, 0);
+  s->q = s->seed_nmi = s->split_nmi = s->floor = s->within = s->global = kedge_summary_of(NULL, 0);
   s->null_q = kedge_null_compare(NAN, NULL, 0);
 }
 
@@ -231,6 +265,7 @@ static kedge_status work_init(work *w) {
   const size_t seeds = w->o->seeds, pairs = seeds * (seeds - 1) / 2;
   size_t values = pairs > w->o->permutations ? pairs : w->o->permutations;
   if (values < seeds) values = seeds;
+  if (values < w->o->shuffles) values = w->o->shuffles;
   w->values = kedge_alloc(values + 3 * seeds, sizeof *w->values);
   w->null_nmi = kedge_alloc((size_t)w->o->rho_count * w->o->nulls + 1, sizeof *w->null_nmi);
   w->drawn = kedge_alloc((size_t)kedge_pair_count(w->experts) + 1, sizeof *w->drawn);

@@ -19,6 +19,7 @@ kedge_community_options kedge_community_defaults(void) {
                                    .seeds = 8,
                                    .nulls = 100,
                                    .permutations = 100,
+                                   .shuffles = 10,
                                    .split = KEDGE_SPLIT_TOKENS};
 }
 
@@ -38,9 +39,10 @@ static kedge_status check_options(const kedge_community_options *o) {
   if (o->seeds < 1 || o->seeds > SEEDS_MAX)
     return kedge_fail(KEDGE_ERR_ARGUMENT, "seeds: expected 1 to %d detector seeds, got %u", SEEDS_MAX,
                       o->seeds);
-  if (o->nulls > DRAWS_MAX || o->permutations > DRAWS_MAX)
-    return kedge_fail(KEDGE_ERR_ARGUMENT, "nulls, permutations: expected at most %d, got %u and %u",
-                      DRAWS_MAX, o->nulls, o->permutations);
+  if (o->nulls > DRAWS_MAX || o->permutations > DRAWS_MAX || o->shuffles > DRAWS_MAX)
+    return kedge_fail(KEDGE_ERR_ARGUMENT,
+                      "nulls, permutations, shuffles: expected at most %d, got %u, %u and %u", DRAWS_MAX,
+                      o->nulls, o->permutations, o->shuffles);
   return KEDGE_OK;
 }
 
@@ -133,6 +135,10 @@ static const size_t spreads[] = {AT(base.q),
                                  AT(base.seed_nmi),
                                  AT(base.split_nmi),
                                  AT(base.floor),
+                                 AT(base.within),
+                                 AT(base.global),
+                                 AT(post.within),
+                                 AT(post.global),
                                  AT(post.q),
                                  AT(post.seed_nmi),
                                  AT(post.split_nmi),

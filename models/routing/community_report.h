@@ -9,6 +9,8 @@
  *   split_nmi      two halves of one model's tokens: the ceiling that a perfect retention can reach here
  *   floor          the same two partitions with permuted experts: what NMI gives for nothing
  *   null_nmi       null graphs of post against base
+ *   within, global the same graph with its experts permuted, inside each community or all of them, and its
+ *                  communities found again: what the detector makes of a shuffle that keeps all or nothing
  *
  * Layers are worked on by child processes; results depend neither on their number nor on the order of
  * samples, and a layer's figures not on which other layers there are.
@@ -29,6 +31,7 @@ typedef struct kedge_community_options {
   double resolution;     /* gamma */
   uint32_t seeds;        /* detector seeds: seed, seed + 1, ... */
   uint32_t nulls;        /* draws of the null model; 0: none */
+  uint32_t shuffles;     /* permutations of the graph for within and global; 0: none */
   uint32_t permutations; /* for the floor; 0: none */
   kedge_split split;
   uint64_t seed;
@@ -38,8 +41,8 @@ typedef struct kedge_community_options {
   void *context;
 } kedge_community_options;
 
-/* rho 0.05, 0.10, 0.15, 0.20; Louvain, resolution 1; 8 seeds from 0; 100 nulls, 100 permutations; tokens
- * split; one worker a core. */
+/* rho 0.05, 0.10, 0.15, 0.20; Louvain, resolution 1; 8 seeds from 0; 100 nulls, 100 permutations, 10
+ * shuffles; tokens split; one worker a core. */
 kedge_community_options kedge_community_defaults(void);
 
 /* Values of several seeds or draws, NaN ones left out; all NaN where none is left. The values' order is
@@ -61,6 +64,7 @@ typedef struct kedge_community_side {
   kedge_summary seed_nmi;           /* over the pairs of seeds */
   kedge_summary split_nmi;          /* over the seeds */
   kedge_summary floor;              /* its own labels against themselves permuted, over the permutations */
+  kedge_summary within, global;     /* over the shuffles */
   kedge_null_result null_q;         /* against the median modularity */
 } kedge_community_side;
 
