@@ -126,7 +126,8 @@ static void test_real_log(void **state) {
   const long most = after.ru_maxrss > self.ru_maxrss ? after.ru_maxrss : self.ru_maxrss;
   printf("two models of 26 layers: %.1f s, %.1f s of processors, %ld kB\n", wall, used, most);
   check_calibration(&r);
-#ifdef NDEBUG
+#if defined(NDEBUG) && !defined(__SANITIZE_ADDRESS__) &&                                                     \
+    !defined(__clang__) /* sanitizers take more of both */
   assert_true(used < 20);
   assert_true(most < 200 * 1024);
 #endif

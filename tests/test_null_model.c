@@ -34,7 +34,7 @@ static double probability(uint64_t n, double p, uint64_t k) {
 /* Chi-square over bins of at least 50 expected draws each; the limit is 5 standard deviations above its mean.
  */
 static void check_binomial(uint64_t n, double p) {
-  enum { DRAWS = 100000, SPAN = 4096 };
+  enum { DRAWS = 400000, SPAN = 4096 };
   static uint32_t seen[SPAN];
   const double mean = (double)n * p, sd = sqrt(mean * (1 - p));
   const uint64_t low = mean > 1000 ? (uint64_t)(mean - 10 * sd) : 0;
