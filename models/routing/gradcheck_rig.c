@@ -1,146 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The tiny decoder of gradient checks (gradcheck_rig.h). */
+ * The tiny decoder of gradient checks on a device (gradcheck_rig.h); its data are in gradcheck_data.c, its
+ * choices on the host in gradcheck_gap.c. */
 #include "models/routing/gradcheck_rig.h"
 
-#include "models/routing/prior.h"
-#include "models/text/random.h"
-
-#include <math.h>
 #include <string.h>
 
-enum {
-  T = KEDGE_RIG_TOKENS,
-  S = KEDGE_RIG_ROWS,
-  K = KEDGE_RIG_TOPK,
-  L = KEDGE_RIG_LAYERS,
-  E = KEDGE_RIG_EXPERTS
-};
-
-static const char config_text[] =
-    "{\"model_type\": \"qwen3_moe\", \"hidden_size\": 10, \"num_hidden_layers\": 2,"
-    " \"num_attention_heads\": 3, \"num_key_value_heads\": 1, \"head_dim\": 6, \"vocab_size\": 37,"
-    " \"max_position_embeddings\": 64, \"intermediate_size\": 11, \"moe_intermediate_size\": 7,"
-    " \"num_experts\": 8, \"num_experts_per_tok\": 3, \"norm_topk_prob\": true, \"rms_norm_eps\": 1e-6,"
-    " \"hidden_act\": \"silu\", \"tie_word_embeddings\": false, \"rope_theta\": 10000.0}";
-
-static kedge_status parse(kedge_hf_config *config) {
-  return kedge_hf_config_parse(config_text, sizeof config_text - 1, "gradient check", config);
-}
-
-/* ---- The problem
- * -------------------------------------------------------------------------------------------------- */
-
-static double uniform(kedge_random *r) {
-  return ((double)(kedge_random_next(r) >> 11) + 0.5) * 0x1p-53;
-}
-
-/* Standard normal, by Box and Muller. */
-static double normal(kedge_random *r) {
-  double radius = sqrt(-2 * log(uniform(r)));
-  return radius * cos(2 * 3.14159265358979323846 * uniform(r));
-}
-
-/* Weights of a size at which no activation saturates and the logits of experts spread over a few units. */
-static void draw_weights(const kedge_param *p, kedge_random *r, double *weights) {
-  const uint64_t count = kedge_param_count(p);
-  const double inputs = p->dims[p->rank - 1];
-  double mean = 0, sd = 1 / sqrt(inputs);
-  if (p->rank == 1) mean = 1, sd = 0.2; /* a norm */
-  if (p->role == KEDGE_ROLE_EMBED) sd = 1;
-  if (kedge_param_is_router(p)) sd *= 1.5;
-  for (uint64_t i = 0; i < count; i++) weights[i] = (double)(float)(mean + sd * normal(r));
-}
-
-/* Two sequences of 7 and 5 tokens, questions of 3 and 2; then tokens that stand outside any sequence. */
-static void draw_batch(kedge_rig_problem *p, kedge_random *r) {
-  for (int t = 0; t < T; t++) {
-    int start = t < 7 ? 0 : 7, question = t < 7 ? 3 : 2, end = t < 7 ? 7 : 12;
-    p->ids[t] = (int32_t)kedge_random_below(r, p->config.vocab_size);
-    int32_t label = (int32_t)kedge_random_below(r, p->config.vocab_size);
-    double weight = normal(r) / 10;
-    bool inside = t < 12, labelled = inside && t + 1 < end;
-    p->positions[t] = inside ? t - start : 0;
-    p->segments[t] = inside ? start : -1;
-    p->spans[t] = inside ? 2 * (start > 0) + (t - start >= question) : -1;
-    p->labels[t] = labelled ? label : -1;
-    p->loss_weights[t] = labelled ? (double)(float)weight : 0;
-  }
-}
-
-/* Rows that are peaked enough for both clips to act on some entries. */
-static void draw_prior(kedge_rig_problem *p, kedge_random *r) {
-  for (int l = 0; l < L; l++)
-    for (int s = 0; s < S; s++) {
-      double row[E], sum = 0;
-      for (int e = 0; e < E; e++) sum += row[e] = exp(1.8 * normal(r));
-      for (int e = 0; e < E; e++) p->prior[l][s][e] = (float)(row[e] / sum);
-    }
-}
-
-/* What the frozen base would give: logits, the choice that they make, and choices of other micro-batches. */
-static void draw_base(kedge_rig_problem *p, kedge_random *r) {
-  for (int l = 0; l < L; l++) {
-    for (int t = 0; t < T; t++) {
-      float softmax[E];
-      for (int e = 0; e < E; e++) {
-        p->base_logits[l][t][e] = (double)(float)(1.5 * normal(r));
-        softmax[e] = (float)exp(p->base_logits[l][t][e]);
-      }
-      kedge_prior_top(softmax, E, 1e-9, 1e9, K, p->base_ids[l][t]);
-      for (int k = 0; p->segments[t] < 0 && k < K; k++) p->base_ids[l][t][k] = -1;
-    }
-    for (int e = 0; e < E; e++) p->counts[l][e] = (double)(1 + kedge_random_below(r, 20));
-  }
-}
-
-void kedge__rig_problem_bias(kedge_rig_problem *p, double eps, double clip) {
-  for (int l = 0; l < L; l++)
-    for (int s = 0; s < S; s++) {
-      float bias[E];
-      kedge_prior_bias(p->prior[l][s], E, eps, clip, bias);
-      for (int e = 0; e < E; e++) p->bias[l][s][e] = (double)bias[e];
-      kedge_prior_top(p->prior[l][s], E, eps, clip, K, p->prior_ids[l][s]);
-    }
-}
-
-kedge_status kedge__rig_problem_init(kedge_rig_problem *p, uint64_t seed) {
-  *p = (kedge_rig_problem){0};
-  KEDGE_TRY(parse(&p->config));
-  kedge_status status = kedge_params_init(&p->params, &p->config);
-  if (status == KEDGE_OK) {
-    p->weights = kedge_alloc(p->params.count, sizeof *p->weights);
-    status = p->weights ? KEDGE_OK : KEDGE_ERR_MEMORY;
-  }
-  for (uint32_t i = 0; status == KEDGE_OK && i < p->params.count; i++) {
-    kedge_random r = kedge_random_start(seed, i);
-    p->weights[i] = kedge_alloc(kedge_param_count(&p->params.items[i]), sizeof **p->weights);
-    if (p->weights[i])
-      draw_weights(&p->params.items[i], &r, p->weights[i]);
-    else
-      status = KEDGE_ERR_MEMORY;
-  }
-  if (status != KEDGE_OK) {
-    kedge__rig_problem_destroy(p);
-    return status;
-  }
-  kedge_random r = kedge_random_start(seed, UINT64_MAX);
-  draw_batch(p, &r);
-  draw_prior(p, &r);
-  draw_base(p, &r);
-  kedge__rig_problem_bias(p, 0.05, 5.0);
-  return KEDGE_OK;
-}
-
-void kedge__rig_problem_destroy(kedge_rig_problem *p) {
-  for (uint32_t i = 0; p->weights && i < p->params.count; i++) kedge_free(p->weights[i]);
-  kedge_free(p->weights);
-  kedge_params_destroy(&p->params);
-  kedge_hf_config_destroy(&p->config);
-  *p = (kedge_rig_problem){0};
-}
-
-/* ---- The rig
- * ------------------------------------------------------------------------------------------------------ */
+enum { T = KEDGE_RIG_TOKENS, S = KEDGE_RIG_ROWS };
 
 /* Doubles as bytes of a dtype, in new memory. */
 static void *encode(kedge_dtype dtype, const double *numbers, uint64_t count) {
@@ -178,48 +43,61 @@ static kedge_status write_ints(kedge_rig *rig, kedge_value value, const int32_t 
   return value ? kedge_exec_write(rig->exec, value, numbers, T * sizeof *numbers) : KEDGE_OK;
 }
 
-/* Weights and rows of the tokens for one intervention, as feed.c gives them to a batch of two micro-batches
- * of the same size. */
+/* How many tokens of the token's sequence an intervention counts. */
+static uint32_t counted_beside(const kedge_rig_problem *p, const kedge_intervention *it, int t) {
+  uint32_t count = 0;
+  for (int o = 0; o < T; o++)
+    count +=
+        p->spans[o] >= 0 && p->spans[o] / 2 == p->spans[t] / 2 && (!it->completion || p->spans[o] % 2 == 1);
+  return count;
+}
+
+/* Weights and rows of the tokens for one intervention, as feed.c gives them to the first of two
+ * micro-batches: of an update of 24 tokens and 4 sequences. */
 static kedge_status write_tokens(kedge_rig *rig, uint32_t i) {
   const kedge_rig_problem *p = rig->problem;
   const kedge_intervention *it = &rig->interventions[i];
   const kedge_router_table table = kedge_intervention_table(it);
   const bool prior = kedge_router_needs_prior(it->id);
   const bool base = table == KEDGE_TABLE_BASE_LOGITS || table == KEDGE_TABLE_BASE_IDS;
+  const bool sequence = it->id == KEDGE_ROUTER_lbl && it->scope == KEDGE_BALANCE_SEQUENCE;
   int32_t index[T];
   double weights[T] = {0};
   for (int t = 0; t < T; t++) {
     const bool in = p->segments[t] >= 0 && (!it->completion || p->spans[t] % 2 == 1);
-    const int32_t group = it->scope == KEDGE_BALANCE_SEQUENCE ? p->spans[t] / 2 : 0;
-    index[t] = !in ? -1 : prior ? p->spans[t] : base ? t : group;
-    weights[t] = in ? 1.0 / 24 : 0;
+    index[t] = !in ? -1 : prior ? p->spans[t] : base ? t : sequence ? p->spans[t] / 2 : 0;
+    if (in) weights[t] = sequence ? 1.0 / (4 * counted_beside(p, it, t)) : 1.0 / 24;
   }
   if (it->id == KEDGE_ROUTER_router_l2) weights[0] = 0.5;
   KEDGE_TRY(write_ints(rig, rig->decoder.feeds[i].index_T, index));
   return write_reals(rig, rig->decoder.feeds[i].weights, weights);
 }
 
+static kedge_status write_table_ids(kedge_rig *rig, kedge_value table, const int32_t *ids) {
+  return kedge_exec_write(rig->exec, table, ids, kedge_value_bytes(rig->decoder.graph, table));
+}
+
 static kedge_status write_feed(kedge_rig *rig, uint32_t i) {
   const kedge_rig_problem *p = rig->problem;
+  const kedge_intervention *it = &rig->interventions[i];
   const kedge_value table = rig->decoder.feeds[i].table;
-  double prior[L][S][E];
-  for (int l = 0; l < L; l++)
-    for (int s = 0; s < S; s++)
-      for (int e = 0; e < E; e++) prior[l][s][e] = (double)p->prior[l][s][e];
+  const kedge_rig_prior *prior = &p->priors[it->whole_sample];
+  double pi[KEDGE_RIG_LAYERS * S * KEDGE_RIG_EXPERTS];
+  for (uint32_t j = 0; j < p->layers * S * p->experts; j++) pi[j] = (double)prior->pi_LSE[j];
   KEDGE_TRY(write_tokens(rig, i));
-  switch (kedge_intervention_table(&rig->interventions[i])) {
+  switch (kedge_intervention_table(it)) {
   case KEDGE_TABLE_BIAS:
-    return write_reals(rig, table, &p->bias[0][0][0]);
+    return write_reals(rig, table, prior->bias_LSE);
   case KEDGE_TABLE_PRIOR:
-    return write_reals(rig, table, &prior[0][0][0]);
+    return write_reals(rig, table, pi);
   case KEDGE_TABLE_BASE_LOGITS:
-    return write_reals(rig, table, &p->base_logits[0][0][0]);
+    return write_reals(rig, table, p->base_logits_LTE);
   case KEDGE_TABLE_COUNTS:
-    return write_reals(rig, table, &p->counts[0][0]);
+    return write_reals(rig, table, p->counts_LE);
   case KEDGE_TABLE_PRIOR_IDS:
-    return kedge_exec_write(rig->exec, table, p->prior_ids, sizeof p->prior_ids);
+    return write_table_ids(rig, table, prior->ids_LSK);
   case KEDGE_TABLE_BASE_IDS:
-    return kedge_exec_write(rig->exec, table, p->base_ids, sizeof p->base_ids);
+    return write_table_ids(rig, table, p->base_ids_LTK);
   case KEDGE_TABLE_BASE_WEIGHTS:
   case KEDGE_TABLE_NONE:
     break;
@@ -231,11 +109,13 @@ static kedge_status write_feed(kedge_rig *rig, uint32_t i) {
 static kedge_status make_base(kedge_rig *rig) {
   const kedge_rig_problem *p = rig->problem;
   const kedge_dtype dtype = rig->model->dtype;
-  const uint64_t count = (uint64_t)E * p->config.hidden_size, size = count * kedge_dtype_size(dtype);
+  const uint64_t count = (uint64_t)p->experts * p->config.hidden_size, size = count * kedge_dtype_size(dtype);
   double *weights = kedge_alloc(count, sizeof *weights);
-  kedge_status status = weights ? kedge_buffer_new(rig->device, L * size, &rig->base) : KEDGE_ERR_MEMORY;
-  for (uint32_t l = 0; l < L && status == KEDGE_OK; l++) {
-    const double *own = p->weights[kedge_params_find(&p->params, KEDGE_ROLE_ROUTER, l)];
+  kedge_status status =
+      weights ? kedge_buffer_new(rig->device, p->layers * size, &rig->base) : KEDGE_ERR_MEMORY;
+  for (uint32_t l = 0; l < p->layers && status == KEDGE_OK; l++) {
+    const double *own =
+        p->weights[kedge_params_find(&p->params, KEDGE_ROLE_ROUTER, kedge_params_moe_layer(&p->params, l))];
     for (uint64_t i = 0; i < count; i++) weights[i] = (double)(float)(0.9 * own[i] + 0.02);
     void *bytes = encode(dtype, weights, count);
     status = bytes ? kedge_buffer_write(rig->base, l * size, bytes, size) : KEDGE_ERR_MEMORY;
@@ -267,15 +147,24 @@ static kedge_status build(kedge_rig *rig, bool all_double) {
                                    .all_double = all_double,
                                    .interventions = rig->interventions,
                                    .intervention_count = rig->intervention_count};
-  const uint32_t params = rig->model->params.count;
+  const kedge_params *params = &rig->model->params;
   KEDGE_TRY(kedge_decoder_build(rig->model, &spec, &rig->decoder));
   kedge_graph *g = rig->decoder.graph;
   rig->forward_nodes = kedge_graph_nodes(g);
-  rig->gradients = kedge_alloc(params, sizeof *rig->gradients);
-  if (!rig->gradients) return KEDGE_ERR_MEMORY;
-  kedge_gradient(g, rig->decoder.loss_1, rig->decoder.params, params, rig->gradients, NULL, NULL);
-  for (uint32_t i = 0; i < params; i++)
-    if (rig->gradients[i]) kedge_output(g, rig->gradients[i], "gradient");
+  kedge_value *wrt = kedge_alloc(params->count, sizeof *wrt), *got = kedge_alloc(params->count, sizeof *got);
+  rig->gradients = kedge_alloc(params->count, sizeof *rig->gradients);
+  uint32_t trained = 0;
+  for (uint32_t i = 0; wrt && i < params->count; i++)
+    if (!params->items[i].fixed) wrt[trained++] = rig->decoder.params[i];
+  const bool memory = wrt && got && rig->gradients;
+  if (memory) kedge_gradient(g, rig->decoder.loss_1, wrt, trained, got, NULL, NULL);
+  trained = 0;
+  for (uint32_t i = 0; memory && i < params->count; i++)
+    if (!params->items[i].fixed && (rig->gradients[i] = got[trained++]))
+      kedge_output(g, rig->gradients[i], "gradient");
+  kedge_free(wrt);
+  kedge_free(got);
+  if (!memory) return KEDGE_ERR_MEMORY;
   return kedge_exec_new(rig->device, g, NULL, &rig->exec);
 }
 
@@ -283,7 +172,8 @@ kedge_status kedge__rig_open(kedge_rig *rig, const kedge_rig_problem *problem, k
                              bool all_double, const kedge_intervention *interventions, uint32_t count) {
   kedge_hf_config config;
   *rig = (kedge_rig){.problem = problem, .device = device};
-  KEDGE_TRY(parse(&config));
+  KEDGE_TRY(kedge_hf_config_parse(problem->source->config, strlen(problem->source->config),
+                                  problem->source->name, &config));
   KEDGE_TRY(kedge_model_describe(device, &config, all_double ? KEDGE_F64 : KEDGE_F32, &rig->model));
   KEDGE_TRY(make_base(rig));
   for (uint32_t i = 0; i < count; i++) {
@@ -325,8 +215,9 @@ kedge_status kedge__rig_forward(kedge_rig *rig, double *loss) {
   return kedge__rig_read(rig, rig->decoder.loss_1, loss, 1);
 }
 
-kedge_status kedge__rig_ids(kedge_rig *rig, int32_t ids[L][T][KEDGE_RIG_TOPK]) {
-  for (int l = 0; l < L; l++)
-    KEDGE_TRY(kedge_exec_read(rig->exec, rig->decoder.ids_TK[l], ids[l], sizeof ids[l]));
+kedge_status kedge__rig_ids(kedge_rig *rig, int32_t *ids_LTK) {
+  const uint32_t each = T * rig->problem->topk;
+  for (uint32_t l = 0; l < rig->problem->layers; l++)
+    KEDGE_TRY(kedge_exec_read(rig->exec, rig->decoder.ids_TK[l], ids_LTK + l * each, each * sizeof *ids_LTK));
   return KEDGE_OK;
 }
