@@ -98,7 +98,7 @@ static void test_planted(void **state) {
     for (uint32_t c = 0; c < KEDGE_VECTOR_CASES; c++)
       for (uint32_t q = 0; q < KEDGE_VECTOR_QUANTITIES; q++)
         if (v->expected[c][q] && q != KEDGE_VECTOR_TOPK) plant(v, w, c, q), planted++;
-  print_message("%u planted errors of 3 limits each were named\n", planted);
+  print_message("%u planted errors, each three times its limit, were named\n", planted);
   kedge_vectors_free(v);
 }
 
