@@ -287,6 +287,7 @@ kedge_status sweep_go(sweep *s, size_t *failed) {
   const char *term = getenv("TERM");
   jobs j = {.s = s, .threads = threads_each(s), .terminal = isatty(2) && term && strcmp(term, "dumb")};
   j.began = j.shown = now();
+  signal(SIGCHLD, SIG_DFL); /* where it is ignored, no child can be waited for */
   interrupt_listen();
   announce(&j);
   for (;;) {
