@@ -163,16 +163,17 @@ static void test_table(void **state) {
 
 #define LONG "run.yaml max_steps=150 --grid weight_decay=0,0.1 --seeds 7 --jobs 2 "
 
-/* Starts a sweep, sends it a signal as soon as a run has logged, and waits until nobody is at work. */
-static void interrupt(const char *out, const char *number, int code) {
+/* Starts a sweep, sends a signal to `target` ("$p": it alone; "-$p": its process group, as a terminal does)
+ * as soon as a run has logged, and waits until it has ended. */
+static void interrupt(const char *out, const char *number, const char *target, int code) {
   char command[2048];
   const char *program = getenv("KEDGE_BIN");
   snprintf(
       command, sizeof command,
-      "cd '%s'; '%s' sweep " LONG "--out %s 2>said & p=$!; i=0; "
+      "cd '%s'; setsid '%s' sweep " LONG "--out %s 2>said & p=$!; i=0; "
       "while [ ! -s %s/weight_decay-0_seed-7/metrics.jsonl ] && [ $i -lt 400 ]; do sleep 0.05; i=$((i + 1)); "
-      "done; kill -%s $p; wait $p; echo $?",
-      test_folder(), program ? program : "kedge", out, out, number);
+      "done; kill -%s %s; wait $p; echo $?",
+      test_folder(), program ? program : "kedge", out, out, number, target);
   test_run run = test_run_shell(command);
   if (atoi(run.out) != code) fail_msg("exit %s, want %d: %s", run.out, code, run.err);
   test_run_free(&run);
@@ -198,7 +199,7 @@ static void goes_on(const char *out) {
 static void test_stopped(void **state) {
   (void)state;
   training_expect(0, "", "train run.yaml max_steps=150 seed=7 output_dir=straight");
-  interrupt("stopped", "TERM", 130);
+  interrupt("stopped", "TERM", "-$p", 130);
   assert_true(holds("said", "each run saves a checkpoint first"));
   assert_true(holds("said", "stopped with 0 of 2 runs finished; the same command goes on"));
   assert_true(holds("stopped/weight_decay-0_seed-7/log.txt", "is saved, go on with"));
@@ -209,7 +210,7 @@ static void test_stopped(void **state) {
 /* The sweep cannot tell its children any more; they save all the same, and their folders are waited for. */
 static void test_killed(void **state) {
   (void)state;
-  interrupt("killed", "KILL", 137);
+  interrupt("killed", "KILL", "$p", 137);
   goes_on("killed");
 }
 
