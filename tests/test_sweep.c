@@ -161,57 +161,70 @@ static void test_table(void **state) {
 /* ---- Stopped, killed, failed
  * ---------------------------------------------------------------------------------------- */
 
-#define LONG "run.yaml max_steps=150 --grid weight_decay=0,0.1 --seeds 7 --jobs 2 "
+/* Far longer than a test may take: whoever waits for its end fails. */
+#define ENDLESS "run.yaml max_steps=1000000 --grid weight_decay=0,0.1 --seeds 7 --jobs 2 --out endless"
+#define SHORT   "run.yaml max_steps=60 --grid weight_decay=0,0.1 --seeds 7 --jobs 2 --out short"
 
-/* Starts a sweep, sends a signal to `target` ("$p": it alone; "-$p": its process group, as a terminal does)
- * as soon as a run has logged, and waits until it has ended. */
-static void interrupt(const char *out, const char *number, const char *target, int code) {
+/* Starts a sweep and sends a signal to `target` ("$p": it alone; "-$p": its process group, as a terminal
+ * does) when both runs have begun to train for the `nth` time; waits until the sweep has ended. */
+static void interrupt(const char *arguments, const char *out, unsigned nth, const char *number,
+                      const char *target, int code) {
   char command[2048];
   const char *program = getenv("KEDGE_BIN");
-  snprintf(
-      command, sizeof command,
-      "cd '%s'; setsid '%s' sweep " LONG "--out %s 2>said & p=$!; i=0; "
-      "while [ ! -s %s/weight_decay-0_seed-7/metrics.jsonl ] && [ $i -lt 400 ]; do sleep 0.05; i=$((i + 1)); "
-      "done; kill -%s %s; wait $p; echo $?",
-      test_folder(), program ? program : "kedge", out, out, number, target);
+  snprintf(command, sizeof command,
+           "cd '%s'; setsid '%s' sweep %s 2>said & p=$!; i=0; "
+           "begun() { [ \"$(grep -c ^updates: %s/weight_decay-$1_seed-7/log.txt 2>none)\" = %u ]; }; "
+           "until begun 0 && begun 0.1 || [ $i = 1200 ]; do sleep 0.05; i=$((i + 1)); done; "
+           "kill -%s %s; wait $p; echo $?",
+           test_folder(), program ? program : "kedge", arguments, out, nth, number, target);
   test_run run = test_run_shell(command);
   if (atoi(run.out) != code) fail_msg("exit %s, want %d: %s", run.out, code, run.err);
   test_run_free(&run);
 }
 
-static void goes_on(const char *out) {
-  char arguments[512], folder[256];
-  snprintf(arguments, sizeof arguments, LONG "--out %s", out);
-  test_run run = sweep(0, "2 begun before", arguments);
-  assert_non_null(strstr(run.err, "weight_decay-0_seed-7: goes on"));
-  assert_non_null(strstr(run.err, "weight_decay-0_seed-7: finished"));
-  assert_non_null(strstr(run.out, "1/1"));
-  test_run_free(&run);
-  snprintf(folder, sizeof folder, "%s/weight_decay-0.1_seed-7", out);
-  training_same_run(folder, "straight", 150);
-  /* The log has both parts: where the run stopped, and what was done after that. */
-  snprintf(folder, sizeof folder, "%s/weight_decay-0.1_seed-7/log.txt", out);
-  assert_true(holds(folder, "is saved, go on with"));
-  assert_true(holds(folder, "trained model in"));
-  assert_false(holds(folder, "updates: 0 of 150 to do"));
+/* How often a text stands in a run's log. */
+static unsigned in_log(const char *decay, const char *part) {
+  char log[256];
+  unsigned count = 0;
+  size_t bytes;
+  snprintf(log, sizeof log, "endless/weight_decay-%s_seed-7/log.txt", decay);
+  char *text = test_read(at(log), &bytes);
+  for (const char *place = text; (place = strstr(place, part)); place++) count++;
+  free(text);
+  return count;
 }
 
 static void test_stopped(void **state) {
   (void)state;
-  training_expect(0, "", "train run.yaml max_steps=150 seed=7 output_dir=straight");
-  interrupt("stopped", "TERM", "-$p", 130);
+  static const char *const decays[] = {"0", "0.1"};
+  interrupt(ENDLESS, "endless", 1, "TERM", "-$p", 130);
   assert_true(holds("said", "each run saves a checkpoint first"));
+  assert_true(holds("said", "_seed-7: stopped, its checkpoint is saved"));
   assert_true(holds("said", "stopped with 0 of 2 runs finished; the same command goes on"));
-  assert_true(holds("stopped/weight_decay-0_seed-7/log.txt", "is saved, go on with"));
-  assert_true(holds("stopped/weight_decay-0_seed-7/kedge_sweep.json", "\"finished\": false"));
-  goes_on("stopped");
+  assert_true(holds("endless/weight_decay-0_seed-7/kedge_sweep.json", "\"finished\": false"));
+  /* Killed, it cannot tell its runs any more; they save all the same. */
+  interrupt(ENDLESS, "endless", 2, "KILL", "$p", 137);
+  assert_true(holds("said", "0 finished before, 2 begun before"));
+  assert_true(holds("said", "weight_decay-0_seed-7: goes on"));
+  /* Their folders are waited for. */
+  interrupt(ENDLESS, "endless", 3, "TERM", "$p", 130);
+  assert_true(holds("said", "weight_decay-0.1_seed-7: goes on"));
+  for (int i = 0; i < 2; i++) {
+    assert_int_equal(in_log(decays[i], "is saved, go on with"), 3);
+    assert_int_equal(in_log(decays[i], "updates: 1000000 of 1000000 to do"), 1);
+    assert_int_equal(in_log(decays[i], "failed"), 0);
+  }
 }
 
-/* The sweep cannot tell its children any more; they save all the same, and their folders are waited for. */
-static void test_killed(void **state) {
+/* A run may have come to its end before it was told to stop; its numbers are the same in any case. */
+static void test_ends(void **state) {
   (void)state;
-  interrupt("killed", "KILL", "$p", 137);
-  goes_on("killed");
+  training_expect(0, "", "train run.yaml max_steps=60 seed=7 output_dir=straight");
+  interrupt(SHORT, "short", 1, "TERM", "$p", 130);
+  test_run run = sweep(0, "", SHORT);
+  assert_non_null(strstr(run.out, "1/1"));
+  test_run_free(&run);
+  training_same_run("short/weight_decay-0.1_seed-7", "straight", 60);
 }
 
 static void test_failed(void **state) {
@@ -344,9 +357,9 @@ static void test_dry_run(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_whole),  cmocka_unit_test(test_table),   cmocka_unit_test(test_stopped),
-      cmocka_unit_test(test_killed), cmocka_unit_test(test_failed),  cmocka_unit_test(test_mistakes),
-      cmocka_unit_test(test_names),  cmocka_unit_test(test_dry_run),
+      cmocka_unit_test(test_whole), cmocka_unit_test(test_table),   cmocka_unit_test(test_stopped),
+      cmocka_unit_test(test_ends),  cmocka_unit_test(test_failed),  cmocka_unit_test(test_mistakes),
+      cmocka_unit_test(test_names), cmocka_unit_test(test_dry_run),
   };
   return cmocka_run_group_tests_name("sweep", tests, prepare, NULL);
 }
