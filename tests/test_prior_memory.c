@@ -22,6 +22,12 @@
 
 enum { N = 20000, L = 26, E = 64, TOKENS = 4, ROW = 2 * L * E * 4 };
 
+#ifdef __SANITIZE_ADDRESS__ /* it keeps memory of its own for what is touched */
+enum { EXACT = 0 };
+#else
+enum { EXACT = 1 };
+#endif
+
 static void ok(kedge_status status) {
   if (status != KEDGE_OK) fail_msg("%s: %s", kedge_status_name(status), kedge_message());
 }
@@ -178,13 +184,12 @@ static void test_memory(void **state) {
   w.id.max_length = 1024;
   write_prior(w.path, &w.id, false);
   assert_true(!stat(w.path, &info) && info.st_size > 266 * 1000 * 1000);
-#ifndef __SANITIZE_ADDRESS__ /* it keeps memory of its own for what is touched */
   for (size_t i = 0; i < sizeof works / sizeof *works; i++) {
     const unsigned grown = growth(&w, works[i].work);
     print_message("%s: %u MiB of %lld\n", works[i].name, grown, (long long)info.st_size >> 20);
-    if (grown > works[i].most) fail_msg("%s: %u MiB, at most %u", works[i].name, grown, works[i].most);
+    if (EXACT && grown > works[i].most)
+      fail_msg("%s: %u MiB, at most %u", works[i].name, grown, works[i].most);
   }
-#endif
   /* Rows that were never written are no probabilities: found before the run, without a look at each. */
   kedge_prior *prior;
   write_prior(w.path, &w.id, true);
