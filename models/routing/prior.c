@@ -139,6 +139,13 @@ int32_t kedge_prior_layer(const kedge_prior *p, uint32_t index) {
 bool kedge_prior_is_exact(const kedge_prior *p) {
   return p->prior->dtype == KEDGE_ST_F32;
 }
+kedge_status kedge_prior_require_exact(const kedge_prior *p) {
+  if (kedge_prior_is_exact(p)) return KEDGE_OK;
+  return kedge_fail(KEDGE_ERR_MISMATCH,
+                    "%s: holds f16, which loses probabilities below the clip: kl and logit_l2 need one of "
+                    "`kedge prior --store f32`",
+                    kedge_st_path(p->file));
+}
 kedge_prior_identity kedge_prior_get_identity(const kedge_prior *p) {
   return p->identity;
 }

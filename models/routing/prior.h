@@ -106,6 +106,8 @@ void kedge_prior_top(const float *pi, uint32_t experts, double eps, double clip,
 /* False for a file of f16: good for a bias, whose clip lies far above what f16 loses, but not for what reads
  * small probabilities (kl, logit_l2). */
 bool kedge_prior_is_exact(const kedge_prior *prior);
+/* ERR_MISMATCH unless it is exact. */
+kedge_status kedge_prior_require_exact(const kedge_prior *prior);
 
 /* ---- Tables of a micro-batch: [L, rows, ...], row 2i + span for local sample i, whose stable ids are
  * sample_ids[0..count). A row of an empty span and rows past the samples are 0 (-1 for ids). whole_sample:

@@ -147,11 +147,7 @@ kedge_status kedge_prior_fill_bias(const kedge_prior *p, double eps, double clip
 kedge_status kedge_prior_fill_pi(const kedge_prior *p, bool whole_sample, const uint64_t *sample_ids,
                                  uint32_t count, uint32_t rows, float *pi_LSE) {
   const filler f = {.prior = p, .whole_sample = whole_sample, .rows = rows, .make = make_pi, .reals = pi_LSE};
-  if (!kedge_prior_is_exact(p))
-    return kedge_fail(KEDGE_ERR_MISMATCH,
-                      "%s: holds f16, which loses probabilities below the clip: kl and logit_l2 need one of "
-                      "`kedge prior --dtype f32`",
-                      kedge_st_path(p->file));
+  KEDGE_TRY(kedge_prior_require_exact(p));
   memset(pi_LSE, 0, sizeof(float) * p->moe_layers * rows * p->experts);
   return fill(&f, sample_ids, count);
 }

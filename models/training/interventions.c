@@ -88,6 +88,8 @@ static kedge_status open_prior(opening *o, uint32_t i, const kedge_config_router
     return kedge_fail(KEDGE_ERR_ARGUMENT, "key \"router.prior\": %s needs the file that `kedge prior` wrote",
                       name);
   KEDGE_TRY(kedge_prior_open(r->prior, &o->to->priors[i]));
+  if (kedge_intervention_table(&o->to->items[i]) == KEDGE_TABLE_PRIOR)
+    KEDGE_TRY(kedge_prior_require_exact(o->to->priors[i]));
   KEDGE_TRY(kedge_prior_identify(s->model, s->tokenizer, s->data, (uint32_t)s->config->max_length,
                                  s->config->prompt_template, s->config->chat_template, &identity));
   KEDGE_TRY(kedge_prior_check(o->to->priors[i], &identity, &s->model->params, s->data));
