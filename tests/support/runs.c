@@ -2,6 +2,7 @@
  * Runs from the inside (runs.h). */
 #include "tests/support/runs.h"
 
+#include "models/training/trainer.h"
 #include "tests/support/files.h"
 #include "tests/support/training.h"
 
@@ -111,17 +112,9 @@ void runs_open(runs_session *s, const char *base, const runs_condition *conditio
   va_start(values, more);
   config_load(&s->config, base, condition, more, values);
   va_end(values);
-  const kedge_config *c = &s->config;
-  const kedge_batches_options options = {.batch_size = (uint32_t)c->per_device_train_batch_size,
-                                         .accumulation = (uint32_t)c->gradient_accumulation_steps,
-                                         .packing = c->packing,
-                                         .max_length = (uint32_t)c->max_length,
-                                         .shuffle = c->shuffle_dataset,
-                                         .seed = (uint64_t)c->data_seed,
-                                         .epochs = c->num_train_epochs,
-                                         .max_updates = c->max_steps > 0 ? (uint64_t)c->max_steps : 0};
-  ok(kedge_setup_init(&s->setup, c, NULL, NULL));
-  ok(kedge_batches_new(kedge_setup_train(&s->setup), &options, &s->batches));
+  kedge_schedule schedule;
+  ok(kedge_setup_init(&s->setup, &s->config, NULL, NULL));
+  ok(kedge_train_batches(&s->setup, &s->batches, &schedule));
   ok(kedge_stepper_init(&s->stepper, &s->setup));
 }
 
