@@ -144,6 +144,32 @@ static void test_scopes_agree_on_one_micro_batch(void **state) {
   free(micro.gradient), free(global.gradient), free(running.gradient);
 }
 
+/* Nothing of an update is left for the next one: the same rows again, nothing having moved, are the same
+ * numbers to the bit. */
+static void test_updates_leave_nothing_behind(void **state) {
+  (void)state;
+  for (const runs_condition *c = runs_conditions; c->name; c++) {
+    runs_session s;
+    kedge_step_result steps[2];
+    float *gradients[2];
+    uint64_t count;
+    if (c->sigmoid) continue; /* moves the selection bias */
+    runs_open(&s, "base", c,
+              "shuffle_dataset=false num_train_epochs=2 per_device_train_batch_size=3 "
+              "gradient_accumulation_steps=3 max_steps=2");
+    runs_perturb(&s);
+    for (int i = 0; i < 2; i++) {
+      assert_int_equal(kedge_batches_seek(s.batches, 0), KEDGE_OK);
+      assert_true(runs_update(&s, 0, &steps[i]));
+      gradients[i] = runs_read(&s, RUNS_GRADIENT, false, &count);
+    }
+    if (memcmp(&steps[0], &steps[1], sizeof steps[0])) fail_msg("%s: losses or norms differ", c->name);
+    if (memcmp(gradients[0], gradients[1], count * sizeof(float))) fail_msg("%s: gradients differ", c->name);
+    free(gradients[0]), free(gradients[1]);
+    runs_close(&s);
+  }
+}
+
 /* A last window with fewer micro-batches: 8 rows by 3 x 2 are 6 and 2. It is scaled by what it holds. */
 static void test_case_22_last_window(void **state) {
   (void)state;
@@ -185,6 +211,7 @@ int main(void) {
       cmocka_unit_test(test_packed),
       cmocka_unit_test(test_case_9_scope_micro),
       cmocka_unit_test(test_scopes_agree_on_one_micro_batch),
+      cmocka_unit_test(test_updates_leave_nothing_behind),
       cmocka_unit_test(test_case_22_last_window),
   };
   return cmocka_run_group_tests_name("runs: accumulation", tests, prepare, NULL);
