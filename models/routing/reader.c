@@ -41,6 +41,10 @@ void kedge_router_reader_free(kedge_router_reader *r) {
   kedge_free(r);
 }
 
+kedge_passes *kedge_router_reader_passes(kedge_router_reader *r) {
+  return &r->passes;
+}
+
 /* One layer of a pass that has run. */
 static kedge_status read_layer(const kedge_router_reader *r, const kedge_pass *pass, uint32_t layer,
                                float *logits_TE, int32_t *ids_TK) {

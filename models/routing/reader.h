@@ -27,4 +27,7 @@ void kedge_router_reader_free(kedge_router_reader *reader);
 kedge_status kedge_router_reader_run(kedge_router_reader *reader, const kedge_micro_batch *batch,
                                      float *logits_LTE, int32_t *ids_LTK);
 
+/* Its passes, for profiling; borrowed. */
+kedge_passes *kedge_router_reader_passes(kedge_router_reader *reader);
+
 #endif

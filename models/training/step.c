@@ -65,6 +65,7 @@ kedge_status kedge_stepper_init(kedge_stepper *s, const kedge_setup *setup) {
   init_passes(s);
   if (status == KEDGE_OK && needs_base(s))
     status = kedge_router_reader_open(setup->model, c->model_name_or_path, s->workspace, &s->base);
+  if (status == KEDGE_OK && s->base) kedge_router_reader_passes(s->base)->profile = c->profile;
   if (status != KEDGE_OK) kedge_stepper_destroy(s);
   return status;
 }
@@ -329,15 +330,22 @@ static uint32_t add_times(const kedge_exec *exec, kedge_op_time *times, uint32_t
   return count;
 }
 
+static uint32_t add_passes(const kedge_passes *passes, kedge_op_time *times, uint32_t count,
+                           uint32_t capacity) {
+  for (uint32_t i = 0; i < passes->count; i++)
+    count = add_times(passes->items[i]->exec, times, count, capacity);
+  return count;
+}
+
 static int by_seconds(const void *a, const void *b) {
   const kedge_op_time *x = a, *y = b;
   return x->seconds < y->seconds ? 1 : -(x->seconds > y->seconds);
 }
 
 uint32_t kedge_stepper_times(const kedge_stepper *s, kedge_op_time *times, uint32_t capacity) {
-  uint32_t count = 0;
-  for (uint32_t i = 0; i < s->train.count; i++)
-    count = add_times(s->train.items[i]->exec, times, count, capacity);
+  uint32_t count = add_passes(&s->train, times, 0, capacity);
+  count = add_passes(&s->counting, times, count, capacity);
+  if (s->base) count = add_passes(kedge_router_reader_passes(s->base), times, count, capacity);
   if (s->optimizer.exec) count = add_times(s->optimizer.exec, times, count, capacity);
   qsort(times, count, sizeof *times, by_seconds);
   return count;

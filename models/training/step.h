@@ -43,8 +43,9 @@ typedef struct kedge_step_result {
 kedge_status kedge_stepper_update(kedge_stepper *stepper, kedge_batches *batches, const kedge_update *update,
                                   double learning_rate, kedge_step_result *result);
 
-/* Seconds by op of all training passes and updates so far, the longest first; at most `capacity` are stored,
- * the number of ops is returned. Nothing without `profile` in the configuration. */
+/* Seconds by op of all training passes and updates so far, with the forwards that count and those of the base
+ * beside the run, the longest first; at most `capacity` are stored, the number of ops is returned. Nothing
+ * without `profile` in the configuration. */
 uint32_t kedge_stepper_times(const kedge_stepper *stepper, kedge_op_time *times, uint32_t capacity);
 
 /* Mean loss over all supervised tokens of the evaluation samples, without interventions. */
