@@ -7,13 +7,25 @@
 #include "tools/inputs.h"
 #include "tools/interrupt.h"
 #include "tools/probe_inputs.h"
+#include "tools/probe_plots.h"
+#include "tools/progress.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct outputs {
-  const char *json, *csv;
+  const char *json, *csv, *communities, *plots, *runs;
 } outputs;
+
+/* How communities are found, as the options say it. */
+typedef struct detection {
+  const char *rho, *detector, *split;
+  int64_t seeds, nulls, seed;
+  double resolution;
+  bool none;
+  kedge_community_options options;
+} detection;
 
 static kedge_status write_json(const kedge_probe *p, const char *path) {
   char *text;
@@ -30,7 +42,65 @@ static kedge_status write_json(const kedge_probe *p, const char *path) {
 static kedge_status report(const probe_settings *s, const outputs *out, const kedge_probe *p) {
   if (!out->json || strcmp(out->json, "-")) probe_print(s, p);
   if (out->json) KEDGE_TRY(write_json(p, out->json));
-  return out->csv ? kedge_probe_csv(p, out->csv) : KEDGE_OK;
+  if (out->communities) KEDGE_TRY(kedge_probe_save_communities(p, 0, out->communities));
+  if (out->csv) KEDGE_TRY(kedge_probe_csv(p, out->csv));
+  return out->plots ? probe_plot(p, out->plots) : KEDGE_OK;
+}
+
+/* ---- Communities
+ * --------------------------------------------------------------------------------------------------- */
+
+/* "0.05,0.1" into the options. */
+static kedge_status take_rho(const char *text, kedge_community_options *o) {
+  o->rho_count = 0;
+  for (const char *at = text;; at++) {
+    char *end;
+    double value = strtod(at, &end);
+    if (end == at || (*end && *end != ',') || !(value > 0 && value <= 1) || o->rho_count == KEDGE_RHO_MAX ||
+        (o->rho_count && value <= o->rho[o->rho_count - 1]))
+      return kedge_fail(KEDGE_ERR_ARGUMENT,
+                        "--rho: expected up to %d ascending numbers above 0 and at most 1, such as "
+                        "0.05,0.1, came \"%.80s\"",
+                        KEDGE_RHO_MAX, text);
+    o->rho[o->rho_count++] = value;
+    if (!*end) return KEDGE_OK;
+    at = end;
+  }
+}
+
+static kedge_status settle(detection *d, int64_t threads) {
+  d->options = kedge_community_defaults();
+  if (d->rho) KEDGE_TRY(take_rho(d->rho, &d->options));
+  if (!kedge_detector_parse(d->detector, &d->options.detector))
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "--detector: expected louvain or leiden, came \"%.80s\"",
+                      d->detector);
+  if (strcmp(d->split, "tokens") && strcmp(d->split, "samples"))
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "--split: expected tokens or samples, came \"%.80s\"", d->split);
+  d->options.split = *d->split == 's' ? KEDGE_SPLIT_SAMPLES : KEDGE_SPLIT_TOKENS;
+  d->options.seeds = (uint32_t)d->seeds, d->options.nulls = (uint32_t)d->nulls;
+  d->options.seed = (uint64_t)d->seed, d->options.resolution = d->resolution;
+  d->options.workers = (uint32_t)threads;
+  return KEDGE_OK;
+}
+
+static bool advanced(void *context, uint32_t layers, uint32_t total) {
+  (void)total;
+  progress_update(context, layers, 0, NULL);
+  return !interrupt_requested();
+}
+
+static kedge_status detect(const detection *d, const probe_domain *domain, kedge_probe *p) {
+  progress bar;
+  kedge_community_options options = d->options;
+  progress_init(&bar, stderr, "probe communities", "layers", 0, p->layers);
+  options.progress = advanced, options.context = &bar;
+  kedge_status status =
+      kedge_probe_add_communities(p, &domain->base, domain->has_post ? &domain->post : NULL, &options);
+  if (status == KEDGE_OK)
+    progress_end(&bar, NULL);
+  else
+    progress_clear(&bar);
+  return status;
 }
 
 /* ERR_ARGUMENT if writing `path` would replace something that is read. */
@@ -48,15 +118,41 @@ static kedge_status spare(const probe_settings *s, const char *path) {
   return KEDGE_OK;
 }
 
-static kedge_status probe(const probe_settings *s, const outputs *out) {
+enum { MAX_PAIRED = 4096 }; /* experts of a layer whose communities are found */
+
+static kedge_status add(const detection *how, const probe_domain *d, kedge_probe *p) {
+  KEDGE_TRY(kedge_probe_add(p, d->name, &d->base, d->has_post ? &d->post : NULL));
+  if (how->none) return KEDGE_OK;
+  if (d->base.experts <= MAX_PAIRED) return detect(how, d, p);
+  tracing_note(NULL, "communities are not looked for among more than 4096 experts");
+  return KEDGE_OK;
+}
+
+/* What is wrong with the outputs, before any work. */
+static kedge_status check_outputs(const probe_settings *s, const outputs *out, const detection *how) {
+  kedge_probe claimed = {.how = how->options};
+  uint32_t r;
+  if (out->json && strcmp(out->json, "-")) KEDGE_TRY(spare(s, out->json));
+  if (out->communities) KEDGE_TRY(spare(s, out->communities));
+  if (out->communities && how->none)
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "--communities writes what --no-communities leaves out");
+  if (out->communities || out->plots) KEDGE_TRY(kedge_probe_main_rho(&claimed, &r));
+  if (out->runs && !out->plots)
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "--runs is drawn into the folder of --plots, which is not given");
+  return out->plots ? probe_plot_check() : KEDGE_OK;
+}
+
+static kedge_status probe(const probe_settings *s, const outputs *out, const detection *how) {
   probe_inputs in;
   kedge_probe result = {0};
-  if (out->json && strcmp(out->json, "-")) KEDGE_TRY(spare(s, out->json));
+  KEDGE_TRY(check_outputs(s, out, how));
+  if (out->runs) KEDGE_TRY(probe_plot_runs(out->runs, out->plots));
+  if (out->runs && !s->base && !s->traces.count) return KEDGE_OK;
   kedge_status status = probe_inputs_read(s, &in);
+  if (status == KEDGE_OK && out->communities && in.count > 1)
+    status = kedge_fail(KEDGE_ERR_ARGUMENT, "--communities takes one domain, there are %u", in.count);
   for (uint32_t i = 0; i < in.count && status == KEDGE_OK; i++) {
-    const probe_domain *d = &in.domains[i];
-    status = kedge_probe_add(&result, d->name, &d->base, d->has_post ? &d->post : NULL);
-    if (status != KEDGE_OK && in.count > 1) status = kedge_fail_in(status, "domain %s", d->name);
+    status = add(how, &in.domains[i], &result);
   }
   if (status == KEDGE_OK) status = report(s, out, &result);
   kedge_probe_destroy(&result);
@@ -67,6 +163,7 @@ static kedge_status probe(const probe_settings *s, const outputs *out) {
 int command_probe(int argc, char **argv) {
   probe_settings s = {.tracing = TRACING_DEFAULTS};
   outputs out = {0};
+  detection how = {.detector = "louvain", .split = "tokens", .seeds = 8, .nulls = 100, .resolution = 1};
   const char *format = "auto", *layers = NULL;
   int64_t experts = 0;
   cli_list arguments;
@@ -85,6 +182,21 @@ int command_probe(int argc, char **argv) {
       {"--json", CLI_TEXT, &out.json, "FILE", "write the report as JSON; - prints it, without tables", false,
        0, 0},
       {"--csv", CLI_TEXT, &out.csv, "DIR", "write matrices of expert use as CSV files here", false, 0, 0},
+      {"--communities", CLI_TEXT, &out.communities, "FILE",
+       "write the base's communities (rho 0.1) as JSON, for `kedge prior-shuffle`", false, 0, 0},
+      {"--plots", CLI_TEXT, &out.plots, "DIR", "draw pictures (SVG) here; needs gnuplot", false, 0, 0},
+      {"--runs", CLI_TEXT, &out.runs, "FILE",
+       "CSV of runs, columns name, performance and measures, to be drawn", false, 0, 0},
+      {"--rho", CLI_TEXT, &how.rho, "LIST", "shares of expert pairs kept as edges (0.05,0.1,0.15,0.2)", false,
+       0, 0},
+      {"--detector", CLI_TEXT, &how.detector, "NAME", "louvain or leiden (louvain)", false, 0, 0},
+      {"--resolution", CLI_REAL, &how.resolution, "X", "of the modularity (1)", false, 1e-6, 1e6},
+      {"--seeds", CLI_INT, &how.seeds, "N", "detector seeds (8)", false, 1, 1024},
+      {"--seed", CLI_INT, &how.seed, "N", "the first of them (0)", false, 0, 9e15},
+      {"--nulls", CLI_INT, &how.nulls, "N", "null graphs of a layer and rho (100)", false, 0, 1000000},
+      {"--split", CLI_TEXT, &how.split, "UNIT", "halves of tokens or of samples for the ceiling (tokens)",
+       false, 0, 0},
+      {"--no-communities", CLI_FLAG, &how.none, NULL, "leave the communities out", false, 0, 0},
       {"--trace-out", CLI_TEXT, &s.trace_out, "DIR", "keep the routing traces (safetensors) here", false, 0,
        0},
       {"--format", CLI_TEXT, &format, "NAME", "of traces: jsonl, raw, npy, safetensors, or auto (auto)",
@@ -97,14 +209,16 @@ int command_probe(int argc, char **argv) {
   const cli_spec spec = {
       .command = "probe",
       .synopsis = "",
-      .summary = "Routes the same tokens through a base model and a post-trained one, without any "
-                 "intervention, and\n"
-                 "tells how much of the routing was kept: top-k overlap, top-1 agreement, total variation "
-                 "(TVD) and\n"
-                 "Jensen-Shannon divergence (JSD) of expert utilisation, dead experts, and load; how evenly "
-                 "experts are\n"
-                 "used, and how far domains lie apart. Routing traces do in place of models; one model alone "
-                 "is described.",
+      .summary =
+          "Routes the same tokens through a base model and a post-trained one, without any "
+          "intervention, and\n"
+          "tells how much of the routing was kept: top-k overlap, top-1 agreement, total variation "
+          "(TVD) and\n"
+          "Jensen-Shannon divergence (JSD) of expert utilisation, dead experts, and load; how evenly "
+          "experts are\n"
+          "used, how far domains lie apart, and communities of experts with their noise floors. Routing "
+          "traces do in place of models; one model alone "
+          "is described.",
       .options = options,
       .option_count = sizeof options / sizeof *options,
       .examples =
@@ -120,7 +234,8 @@ int command_probe(int argc, char **argv) {
   if (status == KEDGE_OK && layers)
     status = kedge_trace_layers_parse(layers, &numbers, &s.import.layer_count);
   s.import.layers = numbers;
-  if (status == KEDGE_OK) status = probe(&s, &out);
+  if (status == KEDGE_OK) status = settle(&how, s.tracing.threads);
+  if (status == KEDGE_OK) status = probe(&s, &out, &how);
   kedge_free(numbers);
   return cli_finish("probe", status);
 }

@@ -122,6 +122,74 @@ static void print_pairs(const kedge_probe *p) {
     }
 }
 
+/* ---- Communities
+ * --------------------------------------------------------------------------------------------------- */
+
+static void print_side(const char *name, const char *side, const kedge_community_row *m,
+                       const kedge_community_side *s, double layers) {
+  printf("%-16.16s %-5s %5.3g %7.1f %7.1f %7.1f %7.4f %8.4f %8.4f %8.4f %8.4f %8.4f\n", name, side, m->rho,
+         s->edges / layers, s->communities / layers, s->isolated / layers, s->q.median, s->null_q.margin,
+         s->null_q.rank_p, s->seed_nmi.median, s->split_nmi.median, s->floor.median);
+}
+
+static void print_found(const kedge_probe *p) {
+  printf("\nCommunities of co-activated experts: %s (%s, modularity, resolution %g), %u seeds from %llu, %u "
+         "null "
+         "graphs\n",
+         kedge_detector_name(p->how.detector), kedge_detector_library(), p->how.resolution, p->how.seeds,
+         (unsigned long long)p->how.seed, p->how.nulls);
+  printf("%-16s %-5s %5s %7s %7s %7s %7s %17s %8s %8s %8s\n", "", "", "", "", "commu-", "iso-", "",
+         "over null", "NMI of", "NMI of", "permuted");
+  printf("%-16s %-5s %5s %7s %7s %7s %7s %8s %8s %8s %8s %8s\n", "means of layers", "", "rho", "edges",
+         "nities", "lated", "Q", "Q", "p", "seeds", "halves", "labels");
+  for (uint32_t i = 0; i < p->count; i++) {
+    const kedge_probe_domain *d = &p->domains[i];
+    for (uint32_t r = 0; d->has_communities && r < d->communities.rho_count; r++) {
+      const kedge_community_row *m = &d->communities.means[r];
+      print_side(d->name, "base", m, &m->base, d->communities.layers);
+      if (p->compares) print_side(d->name, "post", m, &m->post, d->communities.layers);
+    }
+  }
+  printf("\nQ: modularity; p: share of null graphs with a Q at least as high. Halves of the tokens are the "
+         "ceiling of\nany NMI here, permuted labels the floor.\n");
+}
+
+static void print_kept_communities(const kedge_probe *p) {
+  printf("\n%-16s %5s %7s %15s %7s %7s %7s %7s %7s %8s %8s\n", "communities kept", "rho", "NMI", "over seeds",
+         "active", "AMI", "ARI", "ceiling", "floor", "null NMI", "dQ");
+  for (uint32_t i = 0; i < p->count; i++) {
+    const kedge_probe_domain *d = &p->domains[i];
+    for (uint32_t r = 0; d->has_communities && r < d->communities.rho_count; r++) {
+      const kedge_community_row *m = &d->communities.means[r];
+      printf("%-16.16s %5.3g %7.4f %7.4f %7.4f %7.4f %7.4f %7.4f %7.4f %7.4f %8.4f %+8.4f\n", d->name, m->rho,
+             m->nmi.median, m->nmi.low, m->nmi.high, m->nmi_active.median, m->ami.median, m->ari.median,
+             m->base.split_nmi.median, m->floor.median, m->null_nmi.mean, m->dq);
+    }
+  }
+  printf(
+      "\nactive: NMI over experts with an edge in both graphs. ceiling: NMI of two halves of the base's own "
+      "tokens.\n");
+}
+
+static void print_pair_communities(const kedge_probe *p) {
+  bool head = false;
+  for (uint32_t i = 0; i < p->count; i++)
+    for (uint32_t j = i + 1; j < p->count; j++)
+      for (uint32_t r = 0; r < p->how.rho_count; r++)
+        for (int post = 0; post <= p->compares; post++) {
+          const kedge_probe_domain *a = &p->domains[i], *b = &p->domains[j];
+          kedge_partition_scores s;
+          char name[2 * PROBE_NAME + 4];
+          if (!a->has_communities || !b->has_communities) continue;
+          if (kedge_probe_pair_communities(a, b, post, r, &s) != KEDGE_OK) return;
+          if (!head) printf("\n%-24s %-5s %5s %7s %7s %7s\n", "domains", "", "rho", "NMI", "AMI", "ARI");
+          head = true;
+          snprintf(name, sizeof name, "%s, %s", a->name, b->name);
+          printf("%-24.24s %-5s %5.3g %7.4f %7.4f %7.4f\n", name, post ? "post" : "base", p->how.rho[r],
+                 s.nmi, s.ami, s.ari);
+        }
+}
+
 void probe_print(const probe_settings *s, const kedge_probe *p) {
   uint64_t tokens = 0;
   for (uint32_t i = 0; i < p->count; i++)
@@ -135,4 +203,8 @@ void probe_print(const probe_settings *s, const kedge_probe *p) {
   for (uint32_t i = 0; i < p->count && !p->compares; i++) print_layers(&p->domains[i]);
   print_use(p);
   print_pairs(p);
+  if (!p->count || !p->domains[0].has_communities) return;
+  print_found(p);
+  if (p->compares) print_kept_communities(p);
+  print_pair_communities(p);
 }

@@ -55,9 +55,19 @@ kedge_status kedge_probe_check(const char *base, const char *post) {
 /* ---- Domains
  * ------------------------------------------------------------------------------------------------------ */
 
+enum { MAX_PAIRED = 4096 }; /* experts of a layer whose pairs are counted */
+
 static const int spans[KEDGE_PROBE_SPANS] = {KEDGE_RETENTION_ALL, KEDGE_RETENTION_Q, KEDGE_RETENTION_A};
 
+static void destroy_pairs(kedge_coactivation *pairs, uint32_t layers) {
+  for (uint32_t l = 0; pairs && l < layers; l++) kedge_coactivation_destroy(&pairs[l]);
+  kedge_free(pairs);
+}
+
 static void destroy_domain(kedge_probe_domain *d) {
+  destroy_pairs(d->base_pairs, d->base[0].layers);
+  destroy_pairs(d->post_pairs, d->base[0].layers);
+  kedge_community_report_destroy(&d->communities);
   for (int s = 0; s < KEDGE_PROBE_SPANS; s++) {
     kedge_use_destroy(&d->base[s]);
     kedge_use_destroy(&d->post[s]);
@@ -105,6 +115,15 @@ static kedge_status check_domain(const kedge_probe *p, const char *name, const k
   return same_hash("the tokenizer", name, p->tokenizer, base->tokenizer);
 }
 
+static kedge_status count_pairs(const kedge_trace *t, kedge_coactivation **pairs) {
+  if (t->experts > MAX_PAIRED) return KEDGE_OK;
+  *pairs = kedge_alloc(t->layers, sizeof **pairs);
+  if (!*pairs) return KEDGE_ERR_MEMORY;
+  for (uint32_t l = 0; l < t->layers; l++)
+    KEDGE_TRY(kedge_coactivation_count(t, l, KEDGE_RETENTION_ALL, NULL, 0, &(*pairs)[l]));
+  return KEDGE_OK;
+}
+
 static kedge_status measure(kedge_probe_domain *d, const char *name, const kedge_trace *base,
                             const kedge_trace *post) {
   d->name = kedge_strdup(name);
@@ -115,6 +134,8 @@ static kedge_status measure(kedge_probe_domain *d, const char *name, const kedge
     KEDGE_TRY(kedge_use_measure(post, spans[s], &d->post[s]));
     KEDGE_TRY(kedge_retention_compare(base, post, spans[s], &d->kept[s]));
   }
+  KEDGE_TRY(count_pairs(base, &d->base_pairs));
+  if (post) KEDGE_TRY(count_pairs(post, &d->post_pairs));
   memcpy(d->data, *base->data || !post ? base->data : post->data, sizeof d->data);
   return KEDGE_OK;
 }

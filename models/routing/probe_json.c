@@ -163,13 +163,19 @@ static json_t *domain_object(const kedge_probe *p, const kedge_probe_domain *d, 
   }
   put(object, "base", use_spans(d->base, layers, failed), failed);
   if (p->compares) put(object, "post", use_spans(d->post, layers, failed), failed);
+  if (d->has_communities)
+    put(object, "communities", kedge__probe_communities_json(p, d, layers, failed), failed);
   return object;
 }
 
-static json_t *pair_numbers(const kedge_use *a, const kedge_use *b, bool *failed) {
-  kedge_use_pair pair;
+static json_t *pair_numbers(const kedge_probe *p, uint32_t i, uint32_t j, bool post, bool *failed) {
+  const kedge_probe_domain *a = &p->domains[i], *b = &p->domains[j];
+  kedge_use_pair pair = {0};
   json_t *object = json_object();
-  if (kedge_use_compare(a, b, &pair) != KEDGE_OK) *failed = true;
+  const int s = KEDGE_PROBE_ALL;
+  if (kedge_use_compare(post ? &a->post[s] : &a->base[s], post ? &b->post[s] : &b->base[s], &pair) !=
+      KEDGE_OK)
+    *failed = true;
   const named numbers[] = {{"tvd_mean", pair.tvd},
                            {"jsd_nats_mean", pair.jsd_nats},
                            {"jsd_bits_mean", pair.jsd_bits},
@@ -180,6 +186,8 @@ static json_t *pair_numbers(const kedge_use *a, const kedge_use *b, bool *failed
                            {"cosine_all_layers", pair.cosine_all}};
   PUT_REALS(object, numbers, "");
   put(object, "layers_skipped", count(pair.skipped), failed);
+  if (a->has_communities && b->has_communities)
+    put(object, "communities", kedge__probe_pair_json(p, a, b, post, failed), failed);
   return object;
 }
 
@@ -187,14 +195,11 @@ static json_t *pair_list(const kedge_probe *p, bool *failed) {
   json_t *list = json_array();
   for (uint32_t i = 0; i < p->count; i++)
     for (uint32_t j = i + 1; j < p->count; j++) {
-      const kedge_probe_domain *a = &p->domains[i], *b = &p->domains[j];
       json_t *object = json_object();
-      put(object, "a", json_string(a->name), failed);
-      put(object, "b", json_string(b->name), failed);
-      put(object, "base", pair_numbers(&a->base[KEDGE_PROBE_ALL], &b->base[KEDGE_PROBE_ALL], failed), failed);
-      if (p->compares)
-        put(object, "post", pair_numbers(&a->post[KEDGE_PROBE_ALL], &b->post[KEDGE_PROBE_ALL], failed),
-            failed);
+      put(object, "a", json_string(p->domains[i].name), failed);
+      put(object, "b", json_string(p->domains[j].name), failed);
+      put(object, "base", pair_numbers(p, i, j, false, failed), failed);
+      if (p->compares) put(object, "post", pair_numbers(p, i, j, true, failed), failed);
       append(list, object, failed);
     }
   return list;
