@@ -136,7 +136,7 @@ static kedge_status check_outputs(const probe_settings *s, const outputs *out, c
   if (out->communities) KEDGE_TRY(spare(s, out->communities));
   if (out->communities && how->none)
     return kedge_fail(KEDGE_ERR_ARGUMENT, "--communities writes what --no-communities leaves out");
-  if (out->communities || out->plots) KEDGE_TRY(kedge_probe_main_rho(&claimed, &r));
+  if (out->communities || (out->plots && !how->none)) KEDGE_TRY(kedge_probe_main_rho(&claimed, &r));
   if (out->runs && !out->plots)
     return kedge_fail(KEDGE_ERR_ARGUMENT, "--runs is drawn into the folder of --plots, which is not given");
   return out->plots ? probe_plot_check() : KEDGE_OK;

@@ -57,6 +57,8 @@ kedge_status kedge_probe_save_communities(const kedge_probe *p, uint32_t domain,
   const kedge_probe_domain *d = &p->domains[domain];
   const uint32_t layers = p->layers, experts = p->experts;
   uint32_t r;
+  if (!d->has_communities)
+    return kedge_fail(KEDGE_ERR_UNSUPPORTED, "domain %s: there are no communities of it to write", d->name);
   KEDGE_TRY(kedge_probe_main_rho(p, &r));
   uint32_t *labels = kedge_alloc((size_t)layers * experts, sizeof *labels);
   json_t *about = labels ? origin(p, d, r) : NULL;
