@@ -11,7 +11,10 @@
  *   models/decoder/pass.h            passes of a model over flat streams of tokens
  *   models/routing/prior.h           the frozen base router's mean probabilities, and their bias
  *   models/routing/trace.h           which experts a model chose for each token
+ *   models/routing/trace_import.h    the same from files of other tools
  *   models/routing/retention.h       how much of a base model's routing was kept
+ *   models/routing/retention_use.h   how a model uses its experts, how far domains lie apart
+ *   models/routing/probe.h           all of this over domains, with communities, as a report
  *   models/routing/communities.h     communities of experts that are chosen together, and their file
  *   models/routing/partition.h       how alike two partitions are: NMI, AMI, ARI
  *   models/routing/community_report.h  communities of whole traces, with null graphs and noise floors
@@ -37,6 +40,7 @@ extern "C" {
 #include "models/routing/community_report.h"
 #include "models/routing/partition.h"
 #include "models/routing/prior.h"
+#include "models/routing/probe.h"
 #include "models/routing/retention.h"
 #include "models/routing/retention_use.h"
 #include "models/routing/trace.h"
