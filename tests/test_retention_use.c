@@ -126,6 +126,23 @@ static void test_ties(void **state) {
   assert_true(r.mean.tolerant == r.mean.overlap);
   kedge_retention_destroy(&r);
   kedge_trace_destroy(&a), kedge_trace_destroy(&b);
+  /* Places are not taken twice: both models are sure of one and hang on the rest for one place each. The base
+   * has 0 and may take 1, 2 or 3; the post has 1 and may take 0, 2 or 3: at best the two places cross. */
+  a = make(1, 1, 4, 2, (int32_t[]){0, 2}), b = make(1, 1, 4, 2, (int32_t[]){1, 3});
+  a.logits = kedge_alloc(4, sizeof *a.logits), b.logits = kedge_alloc(4, sizeof *b.logits);
+  memcpy(a.logits, (float[]){2, 1, 1, 1}, 16), memcpy(b.logits, (float[]){1, 2, 1, 1}, 16);
+  ok(kedge_trace_find_ties(&a)), ok(kedge_trace_find_ties(&b));
+  ok(kedge_retention_compare(&a, &b, KEDGE_RETENTION_ALL, &r));
+  assert_true(r.mean.overlap == 0 && r.mean.tolerant == 1);
+  kedge_retention_destroy(&r);
+  /* With 0 out of the post's reach, the base's one place goes to 1, and nothing is left for 2 or 3. */
+  memcpy(b.logits, (float[]){0, 2, 1, 1}, 16);
+  kedge_free(b.ties), kedge_free(b.tied), b.ties = b.tied = NULL;
+  ok(kedge_trace_find_ties(&b));
+  ok(kedge_retention_compare(&a, &b, KEDGE_RETENTION_ALL, &r));
+  assert_true(r.mean.tolerant == 0.5);
+  kedge_retention_destroy(&r);
+  kedge_trace_destroy(&a), kedge_trace_destroy(&b);
 }
 
 static void test_gates(void **state) {

@@ -89,13 +89,14 @@ static bool advanced(void *context, uint32_t layers, uint32_t total) {
   return !interrupt_requested();
 }
 
-static kedge_status detect(const detection *d, const probe_domain *domain, kedge_probe *p) {
+static kedge_status detect(const detection *how, const probe_inputs *in, uint32_t domain, kedge_probe *p) {
+  const probe_domain *d = &in->domains[domain];
   progress bar;
-  kedge_community_options options = d->options;
+  kedge_community_options options = how->options;
   progress_init(&bar, stderr, "probe communities", "layers", 0, p->layers);
   options.progress = advanced, options.context = &bar;
   kedge_status status =
-      kedge_probe_add_communities(p, &domain->base, domain->has_post ? &domain->post : NULL, &options);
+      kedge_probe_add_communities(p, domain, &d->base, d->has_post ? &d->post : NULL, &options);
   if (status == KEDGE_OK)
     progress_end(&bar, NULL);
   else
@@ -120,11 +121,18 @@ static kedge_status spare(const probe_settings *s, const char *path) {
 
 enum { MAX_PAIRED = 4096 }; /* experts of a layer whose communities are found */
 
-static kedge_status add(const detection *how, const probe_domain *d, kedge_probe *p) {
-  KEDGE_TRY(kedge_probe_add(p, d->name, &d->base, d->has_post ? &d->post : NULL));
+/* What takes long comes last, when everything is known to fit. */
+static kedge_status measure(const detection *how, const probe_inputs *in, kedge_probe *p) {
+  for (uint32_t i = 0; i < in->count; i++) {
+    const probe_domain *d = &in->domains[i];
+    KEDGE_TRY(kedge_probe_add(p, d->name, &d->base, d->has_post ? &d->post : NULL));
+  }
   if (how->none) return KEDGE_OK;
-  if (d->base.experts <= MAX_PAIRED) return detect(how, d, p);
-  tracing_note(NULL, "communities are not looked for among more than 4096 experts");
+  if (p->experts > MAX_PAIRED) {
+    tracing_note(NULL, "communities are not looked for among more than 4096 experts");
+    return KEDGE_OK;
+  }
+  for (uint32_t i = 0; i < in->count; i++) KEDGE_TRY(detect(how, in, i, p));
   return KEDGE_OK;
 }
 
@@ -151,9 +159,7 @@ static kedge_status probe(const probe_settings *s, const outputs *out, const det
   kedge_status status = probe_inputs_read(s, &in);
   if (status == KEDGE_OK && out->communities && in.count > 1)
     status = kedge_fail(KEDGE_ERR_ARGUMENT, "--communities takes one domain, there are %u", in.count);
-  for (uint32_t i = 0; i < in.count && status == KEDGE_OK; i++) {
-    status = add(how, &in.domains[i], &result);
-  }
+  if (status == KEDGE_OK) status = measure(how, &in, &result);
   if (status == KEDGE_OK) status = report(s, out, &result);
   kedge_probe_destroy(&result);
   probe_inputs_destroy(&in);

@@ -54,10 +54,10 @@ kedge_status kedge_probe_add(kedge_probe *probe, const char *name, const kedge_t
                              const kedge_trace *post);
 void kedge_probe_destroy(kedge_probe *probe);
 
-/* Adds communities to the domain that was added last, from the same traces. Errors as
- * kedge_community_report_make; after a failure the probe is as before. */
-kedge_status kedge_probe_add_communities(kedge_probe *probe, const kedge_trace *base, const kedge_trace *post,
-                                         const kedge_community_options *options);
+/* Adds communities to domain number `domain`, from the same traces and with the options of all domains.
+ * Errors as kedge_community_report_make; after a failure the probe is as before. */
+kedge_status kedge_probe_add_communities(kedge_probe *probe, uint32_t domain, const kedge_trace *base,
+                                         const kedge_trace *post, const kedge_community_options *options);
 
 /* How alike the communities of two domains of one model are: means over layers of NMI, AMI and ARI of the
  * partitions with the highest modularity, for rho number `r`. Both domains have communities. */

@@ -6,10 +6,13 @@
 #include <math.h>
 #include <string.h>
 
-kedge_status kedge_probe_add_communities(kedge_probe *p, const kedge_trace *base, const kedge_trace *post,
-                                         const kedge_community_options *options) {
-  kedge_probe_domain *d = &p->domains[p->count - 1];
-  KEDGE_TRY(kedge_community_report_make(base, post, KEDGE_RETENTION_ALL, options, &d->communities));
+kedge_status kedge_probe_add_communities(kedge_probe *p, uint32_t domain, const kedge_trace *base,
+                                         const kedge_trace *post, const kedge_community_options *options) {
+  kedge_probe_domain *d = &p->domains[domain];
+  kedge_community_report report;
+  KEDGE_TRY(kedge_community_report_make(base, post, KEDGE_RETENTION_ALL, options, &report));
+  kedge_community_report_destroy(&d->communities);
+  d->communities = report;
   d->has_communities = true;
   p->how = *options;
   return KEDGE_OK;
