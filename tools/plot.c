@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -99,7 +100,7 @@ void plot_begin(plot *p, const char *folder, const char *name, unsigned width, u
 /* ---- Running
  * ------------------------------------------------------------------------------------------------------ */
 
-static kedge_status run_gnuplot(const char *script) {
+static kedge_status run_heeded(const char *script) {
   posix_spawn_file_actions_t actions;
   char *arguments[] = {(char[]){"gnuplot"}, (char *)(uintptr_t)script, NULL};
   pid_t child;
@@ -115,6 +116,15 @@ static kedge_status run_gnuplot(const char *script) {
     if (errno != EINTR) return kedge_fail(KEDGE_ERR_IO, "gnuplot: %s", strerror(errno));
   if (WIFEXITED(result) && WEXITSTATUS(result) == 0) return KEDGE_OK;
   return kedge_fail(KEDGE_ERR_IO, "gnuplot failed; `gnuplot %s` says why", script);
+}
+
+/* Where children are ignored, as some starters of programs leave it, how one ended could not be learnt. */
+static kedge_status run_gnuplot(const char *script) {
+  struct sigaction heeded = {.sa_handler = SIG_DFL}, before;
+  sigaction(SIGCHLD, &heeded, &before);
+  kedge_status status = run_heeded(script);
+  sigaction(SIGCHLD, &before, NULL);
+  return status;
 }
 
 kedge_status plot_end(plot *p) {
