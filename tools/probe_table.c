@@ -150,8 +150,11 @@ static void print_found(const kedge_probe *p) {
       if (p->compares) print_side(d->name, "post", m, &m->post, d->communities.layers);
     }
   }
-  printf("\nQ: modularity; p: share of null graphs with a Q at least as high. Halves of the tokens are the "
-         "ceiling of\nany NMI here, permuted labels the floor.\n");
+  printf(
+      "\nQ: modularity; p: share of null graphs with a Q at least as high. NMI of seeds: of one graph, the "
+      "noise\nof the detector; of halves: of two halves of the tokens, what sampling leaves (the ceiling); "
+      "of "
+      "permuted\nlabels: what is there for nothing (the floor).\n");
 }
 
 static void print_kept_communities(const kedge_probe *p) {

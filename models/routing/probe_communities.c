@@ -49,11 +49,11 @@ kedge_status kedge_probe_main_rho(const kedge_probe *p, uint32_t *r) {
 
 /* What a reader of the file may want to know of its origin. */
 static json_t *origin(const kedge_probe *p, const kedge_probe_domain *d, uint32_t r) {
-  return json_pack("{s:s, s:s, s:f, s:f, s:I, s:I, s:s, s:s, s:s, s:s}", "detector",
+  return json_pack("{s:s, s:s, s:f, s:f, s:I, s:I, s:s, s:s, s:s?, s:s?}", "detector",
                    kedge_detector_name(p->how.detector), "library", kedge_detector_library(), "rho",
                    p->how.rho[r], "resolution", p->how.resolution, "seed", (json_int_t)p->how.seed, "seeds",
                    (json_int_t)p->how.seeds, "choice", "highest modularity", "domain", d->name, "model_hash",
-                   p->base, "data_hash", d->data);
+                   *p->base ? p->base : NULL, "data_hash", *d->data ? d->data : NULL);
 }
 
 kedge_status kedge_probe_save_communities(const kedge_probe *p, uint32_t domain, const char *path) {
