@@ -30,8 +30,8 @@ static void print_usage(FILE *out) {
       "Usage: kedge COMMAND [OPTIONS]\n\n"
       "Post-trains mixture-of-experts language models while softly anchoring the router, and measures what\n"
       "was kept.\n\nCommands:\n");
-  for (size_t i = 0; i < COMMANDS; i++) fprintf(out, "  %-12s %s\n", commands[i].name, commands[i].summary);
-  fprintf(out, "  %-12s %s\n\n", "help", "Explain a command: kedge help COMMAND");
+  for (size_t i = 0; i < COMMANDS; i++) fprintf(out, "  %-14s %s\n", commands[i].name, commands[i].summary);
+  fprintf(out, "  %-14s %s\n\n", "help", "Explain a command: kedge help COMMAND");
   fprintf(out,
           "Options:\n  -h, --help     print this text\n  --version      print the version\n\nExamples:\n");
   fprintf(out, "  kedge %s\n  kedge help %s\n", commands[0].name, commands[0].name);

@@ -4,6 +4,7 @@
 
 #include "models/training/setup.h"
 
+#include <stdio.h>
 #include <string.h>
 
 typedef struct opening {
@@ -197,17 +198,16 @@ static char *describe_freeze(const kedge_setup *s) {
   return line;
 }
 
-char *kedge_interventions_describe(const kedge_setup *s, uint32_t i) {
+/* What an intervention is, with the settings of its own. */
+static char *describe_row(const kedge_setup *s, uint32_t i) {
   const kedge_intervention *it = &s->router.items[i];
   const kedge_config *c = s->config;
-  const char *name = kedge_router_name(it->id), *joined = it->layer_mean ? "mean" : "sum";
   if (it->id == KEDGE_ROUTER_freeze) return describe_freeze(s);
   if (it->id == KEDGE_ROUTER_lbl)
-    return kedge_format(
-        "lbl with coef %g, scope %s, convention %s (%g when balanced), counting %s, %s over layers", it->coef,
-        scope_name(c), kedge_config_value_name("lb_convention", c->lb_convention),
-        it->balance_hf ? (double)s->model->config.num_experts_per_tok : 1.0,
-        kedge_config_value_name("lb_counts", c->lb_counts), joined);
+    return kedge_format("lbl with coef %g, scope %s, convention %s (%g when balanced), counting %s", it->coef,
+                        scope_name(c), kedge_config_value_name("lb_convention", c->lb_convention),
+                        it->balance_hf ? (double)s->model->config.num_experts_per_tok : 1.0,
+                        kedge_config_value_name("lb_counts", c->lb_counts));
   if (it->id == KEDGE_ROUTER_rpb)
     return kedge_format("rpb with beta %g, prior clipped to [%g/E, %g/E], gate weights from %s logits",
                         it->beta, it->eps, it->clip, it->gate_raw ? "raw" : "biased");
@@ -219,7 +219,30 @@ char *kedge_interventions_describe(const kedge_setup *s, uint32_t i) {
   if (it->id == KEDGE_ROUTER_loss_free)
     return kedge_format("loss_free moves the selection bias by %g an update%s", it->coef,
                         it->mean_removal ? " and removes the mean of the change" : "");
-  return kedge_format("%s with coef %g, %s over layers", name, it->coef, joined);
+  return kedge_format("%s with coef %g", kedge_router_name(it->id), it->coef);
+}
+
+/* What settings that several interventions have add to that. */
+char *kedge_interventions_describe(const kedge_setup *s, uint32_t i) {
+  const kedge_intervention *it = &s->router.items[i];
+  const kedge_config_router *r = &s->config->router.items[i];
+  const bool adds = kedge_router_get_kind(it->id) == KEDGE_ROUTER_LOSS;
+  const bool shuffled = kedge_router_needs_prior(it->id) && r->shuffle != KEDGE_CONFIG_SHUFFLE_NONE;
+  char shuffle[80] = "", layers[40] = "", *row = describe_row(s, i);
+  if (shuffled)
+    snprintf(shuffle, sizeof shuffle, ", the prior's experts permuted %s, seed %lld",
+             kedge_config_value_name("router.shuffle", r->shuffle), (long long)r->shuffle_seed);
+  if (it->layers && it->id != KEDGE_ROUTER_freeze)
+    snprintf(layers, sizeof layers, ", %u of %u MoE layers", it->layer_count, s->model->params.moe_layers);
+  char *line = row ? kedge_format("%s%s%s%s%s%s", row, shuffle,
+                                  !adds            ? ""
+                                  : it->layer_mean ? ", mean over layers"
+                                                   : ", sum over layers",
+                                  layers, adds && it->completion ? ", answer tokens alone" : "",
+                                  adds && it->detach_hidden ? ", the layers below untouched" : "")
+                   : NULL;
+  kedge_free(row);
+  return line;
 }
 
 static kedge_status open_one(opening *o, uint32_t i, const kedge_config_router *r) {
