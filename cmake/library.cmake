@@ -11,6 +11,8 @@ if(KEDGE_OPENBLAS)
   list(FILTER KEDGE_BACKENDS EXCLUDE REGEX "/plain_blas\\.c$")
 endif()
 file(GLOB KEDGE_CPU_KERNELS CONFIGURE_DEPENDS backends/cpu/kernels/*.c)
+# Those with products, KEDGE_CPU_PRODUCT in backends/cpu/kernels.def.
+set(KEDGE_CPU_PRODUCTS backends/cpu/kernels/matmul.c backends/cpu/kernels/softmax.c)
 
 set(KEDGE_OBJECTS)
 
@@ -55,6 +57,15 @@ foreach(isa IN LISTS KEDGE_ISAS)
   kedge_objects(kedge_cpu_${isa}_bf16 SOURCES ${KEDGE_CPU_KERNELS} OPTIONS ${cpu_options} ${isa_options_${isa}} DEFINES
     KEDGE_REAL=float KEDGE_STORAGE_BF16=1 KEDGE_BUILD=cpu_${isa}_bf16)
 endforeach()
+
+# Products of bf16 once more for the instruction sets that multiply bf16.
+if("avx512" IN_LIST KEDGE_ISAS)
+  set(isa_options_avx512bf16 ${isa_options_avx512} -mavx512bf16)
+  kedge_objects(kedge_cpu_avx512bf16 SOURCES ${KEDGE_CPU_PRODUCTS} OPTIONS ${cpu_options} ${isa_options_avx512bf16}
+    DEFINES KEDGE_REAL=float KEDGE_STORAGE_BF16=1 KEDGE_BUILD=cpu_avx512bf16_bf16)
+  kedge_objects(kedge_cpu_amx SOURCES ${KEDGE_CPU_PRODUCTS} OPTIONS ${cpu_options} ${isa_options_avx512}
+    DEFINES KEDGE_REAL=float KEDGE_STORAGE_BF16=1 KEDGE_AMX=1 KEDGE_BUILD=cpu_amx_bf16)
+endif()
 
 foreach(kind SHARED STATIC)
   string(TOLOWER kedge_${kind} target)

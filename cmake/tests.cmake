@@ -42,8 +42,17 @@ foreach(file IN LISTS KEDGE_TEST_FILES)
   kedge_test(${name} ${label} ${KEDGE_TEST_LAUNCHER} $<TARGET_FILE:${name}>)
 endforeach()
 
+# Products on AMX's tiles, with the tile instructions as plain C.
+add_library(kedge_cpu_emulated OBJECT ${KEDGE_CPU_PRODUCTS})
+target_link_libraries(kedge_cpu_emulated PRIVATE kedge_flags kedge_blas OpenMP::OpenMP_C)
+target_compile_options(kedge_cpu_emulated PRIVATE ${cpu_options})
+target_compile_definitions(kedge_cpu_emulated PRIVATE KEDGE_REAL=float KEDGE_STORAGE_BF16=1 KEDGE_AMX=1
+  KEDGE_AMX_EMULATED=1 KEDGE_BUILD=cpu_emulated_bf16)
+target_link_libraries(test_cpu_products PRIVATE kedge_cpu_emulated)
+
 # The sources themselves, and an installed copy as others use it.
 kedge_test(check_tree quick ${PROJECT_SOURCE_DIR}/tests/check_tree.sh ${PROJECT_SOURCE_DIR})
 if(NOT KEDGE_SANITIZE)
+  kedge_test(test_isa ci ${PROJECT_SOURCE_DIR}/tests/test_isa.sh ${PROJECT_BINARY_DIR})
   kedge_test(test_install quick ${PROJECT_SOURCE_DIR}/tests/test_install.sh ${PROJECT_BINARY_DIR} ${CMAKE_C_COMPILER})
 endif()

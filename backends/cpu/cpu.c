@@ -4,13 +4,18 @@
  * them, the reference kernels for the rest. Picks the instruction set once, when it opens: KEDGE_ISA or the
  * best that the machine has.
  */
-#include "core/device.h"
+#include "backends/cpu/cpu.h"
 
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 void openblas_set_num_threads(int count);
 
@@ -21,58 +26,90 @@ typedef struct cpu_kernel {
 
 typedef cpu_kernel cpu_table[KEDGE_OP_COUNT][2]; /* [op][f32, bf16]; run NULL: the reference kernel */
 
-#define DECLARE(isa, op)                                                                                     \
-  void kedge_cpu_##isa##_f32_##op(const kedge_call *call);                                                   \
-  void kedge_cpu_##isa##_bf16_##op(const kedge_call *call);
-#define DECLARE_SCRATCH(isa, op)                                                                             \
-  DECLARE(isa, op)                                                                                           \
-  uint64_t kedge_cpu_##isa##_f32_##op##_scratch(const kedge_call *call);                                     \
-  uint64_t kedge_cpu_##isa##_bf16_##op##_scratch(const kedge_call *call);
-#define ROW(isa, op)                                                                                         \
-  [KEDGE_OP_##op] = {{kedge_cpu_##isa##_f32_##op, NULL}, {kedge_cpu_##isa##_bf16_##op, NULL}},
-#define ROW_SCRATCH(isa, op)                                                                                 \
-  [KEDGE_OP_##op] = {{kedge_cpu_##isa##_f32_##op, kedge_cpu_##isa##_f32_##op##_scratch},                     \
-                     {kedge_cpu_##isa##_bf16_##op, kedge_cpu_##isa##_bf16_##op##_scratch}},
+#define DECLARE(build, op) void kedge_cpu_##build##_##op(const kedge_call *call);
+#define DECLARE_S(build, op)                                                                                 \
+  DECLARE(build, op)                                                                                         \
+  uint64_t kedge_cpu_##build##_##op##_scratch(const kedge_call *call);
+#define ROW(f32, bf16, op)                                                                                   \
+  [KEDGE_OP_##op] = {{kedge_cpu_##f32##_##op, NULL}, {kedge_cpu_##bf16##_##op, NULL}},
+#define ROW_S(f32, bf16, op)                                                                                 \
+  [KEDGE_OP_##op] = {{kedge_cpu_##f32##_##op, kedge_cpu_##f32##_##op##_scratch},                             \
+                     {kedge_cpu_##bf16##_##op, kedge_cpu_##bf16##_##op##_scratch}},
 
-#define KEDGE_CPU(op)         DECLARE(base, op)
-#define KEDGE_CPU_SCRATCH(op) DECLARE_SCRATCH(base, op)
+#define KEDGE_CPU(op)         DECLARE(base_f32, op) DECLARE(base_bf16, op)
+#define KEDGE_CPU_SCRATCH(op) DECLARE_S(base_f32, op) DECLARE_S(base_bf16, op)
+#define KEDGE_CPU_PRODUCT(op) KEDGE_CPU_SCRATCH(op)
 #include "backends/cpu/kernels.def"
 #undef KEDGE_CPU
 #undef KEDGE_CPU_SCRATCH
+#undef KEDGE_CPU_PRODUCT
 static const cpu_table table_base = {
-#define KEDGE_CPU(op)         ROW(base, op)
-#define KEDGE_CPU_SCRATCH(op) ROW_SCRATCH(base, op)
+#define KEDGE_CPU(op)         ROW(base_f32, base_bf16, op)
+#define KEDGE_CPU_SCRATCH(op) ROW_S(base_f32, base_bf16, op)
+#define KEDGE_CPU_PRODUCT(op) KEDGE_CPU_SCRATCH(op)
 #include "backends/cpu/kernels.def"
 #undef KEDGE_CPU
 #undef KEDGE_CPU_SCRATCH
+#undef KEDGE_CPU_PRODUCT
 };
 
 #if defined(__x86_64__)
-#define KEDGE_CPU(op)         DECLARE(avx2, op) DECLARE(avx512, op)
-#define KEDGE_CPU_SCRATCH(op) DECLARE_SCRATCH(avx2, op) DECLARE_SCRATCH(avx512, op)
+#define KEDGE_CPU(op)                                                                                        \
+  DECLARE(avx2_f32, op) DECLARE(avx2_bf16, op) DECLARE(avx512_f32, op) DECLARE(avx512_bf16, op)
+#define KEDGE_CPU_SCRATCH(op)                                                                                \
+  DECLARE_S(avx2_f32, op) DECLARE_S(avx2_bf16, op) DECLARE_S(avx512_f32, op) DECLARE_S(avx512_bf16, op)
+#define KEDGE_CPU_PRODUCT(op) KEDGE_CPU_SCRATCH(op) DECLARE_S(avx512bf16_bf16, op) DECLARE_S(amx_bf16, op)
 #include "backends/cpu/kernels.def"
 #undef KEDGE_CPU
 #undef KEDGE_CPU_SCRATCH
+#undef KEDGE_CPU_PRODUCT
 static const cpu_table table_avx2 = {
-#define KEDGE_CPU(op)         ROW(avx2, op)
-#define KEDGE_CPU_SCRATCH(op) ROW_SCRATCH(avx2, op)
+#define KEDGE_CPU(op)         ROW(avx2_f32, avx2_bf16, op)
+#define KEDGE_CPU_SCRATCH(op) ROW_S(avx2_f32, avx2_bf16, op)
+#define KEDGE_CPU_PRODUCT(op) KEDGE_CPU_SCRATCH(op)
 #include "backends/cpu/kernels.def"
 #undef KEDGE_CPU
 #undef KEDGE_CPU_SCRATCH
+#undef KEDGE_CPU_PRODUCT
 };
+#define KEDGE_CPU(op)         ROW(avx512_f32, avx512_bf16, op)
+#define KEDGE_CPU_SCRATCH(op) ROW_S(avx512_f32, avx512_bf16, op)
 static const cpu_table table_avx512 = {
-#define KEDGE_CPU(op)         ROW(avx512, op)
-#define KEDGE_CPU_SCRATCH(op) ROW_SCRATCH(avx512, op)
+#define KEDGE_CPU_PRODUCT(op) KEDGE_CPU_SCRATCH(op)
 #include "backends/cpu/kernels.def"
+#undef KEDGE_CPU_PRODUCT
+};
+static const cpu_table table_avx512bf16 = {
+#define KEDGE_CPU_PRODUCT(op) ROW_S(avx512_f32, avx512bf16_bf16, op)
+#include "backends/cpu/kernels.def"
+#undef KEDGE_CPU_PRODUCT
+};
+static const cpu_table table_amx = {
+#define KEDGE_CPU_PRODUCT(op) ROW_S(avx512_f32, amx_bf16, op)
+#include "backends/cpu/kernels.def"
+#undef KEDGE_CPU_PRODUCT
+};
 #undef KEDGE_CPU
 #undef KEDGE_CPU_SCRATCH
-};
 static bool has_avx2(void) {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 static bool has_avx512(void) {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+}
+static bool has_avx512bf16(void) {
+  return has_avx512() && __builtin_cpu_supports("avx512bf16");
+}
+
+/* Tiles are large state: Linux gives a process their use on request, which all its threads then have. */
+static bool has_amx(void) {
+  enum { TILE = 1u << 24, BF16 = 1u << 22 }; /* bits of leaf 7, edx */
+  enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+  unsigned a, b, c, d;
+  if (!has_avx512() || !__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & (TILE | BF16)) != (TILE | BF16))
+    return false;
+  return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
 #endif
 
@@ -87,8 +124,8 @@ static const struct isa {
   bool (*present)(void);
 } isas[] = {
 #if defined(__x86_64__)
-    {"avx512", &table_avx512, has_avx512},
-    {"avx2", &table_avx2, has_avx2},
+    {"amx", &table_amx, has_amx},          {"avx512bf16", &table_avx512bf16, has_avx512bf16},
+    {"avx512", &table_avx512, has_avx512}, {"avx2", &table_avx2, has_avx2},
 #endif
     {"base", &table_base, always},
 };
@@ -102,7 +139,12 @@ static kedge_status choose_isa(const char *wanted, const struct isa **found) {
     }
     if (wanted) return kedge_fail(KEDGE_ERR_DEVICE, "KEDGE_ISA=%s: this machine does not have it", wanted);
   }
-  return kedge_fail(KEDGE_ERR_ARGUMENT, "KEDGE_ISA=%s: expected avx512, avx2 or base", wanted ? wanted : "");
+  return kedge_fail(KEDGE_ERR_ARGUMENT, "KEDGE_ISA=%s: expected amx, avx512bf16, avx512, avx2 or base",
+                    wanted ? wanted : "");
+}
+
+const char *kedge__cpu_isa(const kedge_device *device) {
+  return ((const struct isa *)device->state)->name;
 }
 
 /* OpenBLAS takes a buffer of this size for each thread at work, and where the system has none (ulimit -v) it

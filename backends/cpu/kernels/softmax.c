@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Head matmul and cross-entropy in panels of tokens times blocks of words; meaning in core/ops/softmax.c.
- * Only tokens with a label are looked at: they are packed into panels first, so that a prompt costs nothing.
+ * Only tokens with a label are looked at: blocks gather them, so that a prompt costs nothing.
  *
- * Backward: for each panel and each chunk of words, tasks of WORDS words compute the gradient of their logits
- * and add to dW, then tasks of dH tiles add the chunk's part. Each sum has one owner and runs over panels or
- * chunks in ascending order. */
+ * Backward: for each panel and each chunk of words, tasks compute the gradients of the logits, which are kept
+ * in the storage dtype; then tasks of dW blocks and of dH blocks add the chunk's part. Each sum has one owner
+ * and runs over panels or chunks in ascending order. */
+#include "backends/cpu/kernels/gemm.h"
 #include "backends/cpu/kernels/panel.h"
 #include "backends/cpu/kernels/vexp.h"
 
-enum { PANEL = 512, WORDS = 128, CHUNK = 16 * WORDS, TILE = 128 };
+enum { PANEL = 1024, CHUNK = 2048, ROWS = KEDGE_MC, WORDS = KEDGE_NC, COLS = 256 };
 
 /* Indices of the tokens with a label. */
 static size_t labelled(const int32_t *labels, size_t tokens, int32_t *chosen) {
@@ -19,11 +20,27 @@ static size_t labelled(const int32_t *labels, size_t tokens, int32_t *chosen) {
   return n;
 }
 
-/* Rows of h, packed as floats. */
-static void pack(const kedge_call *call, const int32_t *chosen, size_t count, size_t dim, float *panel) {
-  KEDGE_PARALLEL_FOR
-  for (size_t r = 0; r < count; r++)
-    kedge__widen(panel + r * dim, KEDGE_IN_X(0) + (size_t)chosen[r] * dim, dim);
+static size_t panel_rows(size_t tokens) {
+  return kedge__min(PANEL, tokens);
+}
+
+/* h of the chosen tokens times W^T. */
+static kedge_product logits_of(const kedge_call *call, const int32_t *chosen, size_t dim) {
+  return (kedge_product){{KEDGE_IN_X(0), dim, chosen, 1}, {KEDGE_IN_X(1), dim, NULL, 1}, false, true, dim};
+}
+
+/* Packed panels and a block of logits [ROWS, WORDS] of each thread. */
+static uint32_t *thread_scratch(uint32_t *threads) {
+  return threads + (size_t)omp_get_thread_num() * KEDGE_GEMM_WORDS;
+}
+
+/* Logits of a block of chosen rows and words, [ROWS, WORDS] in the thread's scratch. */
+static float *logits_block(const kedge_product *p, size_t row, size_t rows, size_t word, size_t words,
+                           uint32_t *scratch) {
+  float *logits = (float *)(void *)(scratch + KEDGE_A_WORDS + KEDGE_B_WORDS);
+  const kedge_target t = {logits, NULL, WORDS, 0};
+  kedge__gemm_block(p, row, rows, word, words, &t, false, scratch);
+  return logits;
 }
 
 /* ---- Loss
@@ -36,52 +53,39 @@ typedef struct partial {
 } partial;
 
 typedef struct loss_scratch {
-  float *panel, *label_logit, *threads;
+  float *label_logit;
   partial *partials; /* [blocks of words][rows of a panel] */
   int32_t *chosen;
-  size_t a_thread; /* floats */
+  uint32_t *threads;
   uint64_t bytes;
 } loss_scratch;
 
-static size_t panel_rows(size_t tokens) {
-  return kedge__min(PANEL, tokens);
-}
-
-static loss_scratch loss_layout(const kedge_call *call, size_t tokens, size_t dim, size_t vocab) {
-  loss_scratch s;
+static loss_scratch loss_layout(const kedge_call *call, size_t tokens, size_t vocab) {
   float *at = call->scratch;
   size_t rows = panel_rows(tokens), used = 0;
-  const size_t pieces[] = {rows * dim, rows, 2 * rows * kedge__blocks(vocab, WORDS), tokens};
+  const size_t pieces[] = {rows, 2 * rows * kedge__blocks(vocab, WORDS), tokens,
+                           KEDGE_GEMM_WORDS * call->threads};
   float *places[4];
   for (size_t i = 0; i < 4; i++) {
     places[i] = at ? at + used : NULL;
     used += kedge__pad(pieces[i]);
   }
-  s.panel = places[0];
-  s.label_logit = places[1];
-  s.partials = (partial *)(void *)places[2];
-  s.chosen = (int32_t *)(void *)places[3];
-  s.a_thread = kedge__pad(rows * WORDS) + kedge__pad(WORDS * dim);
-  s.threads = at ? at + used : NULL;
-  s.bytes = (used + s.a_thread * call->threads) * sizeof(float);
-  return s;
+  return (loss_scratch){places[0], (partial *)(void *)places[1], (int32_t *)(void *)places[2],
+                        (uint32_t *)(void *)places[3], used * sizeof(float)};
 }
 
 KEDGE_SCRATCH(head_loss) {
   KEDGE_CALL_ARGS(head_loss);
-  return loss_layout(call, a->tokens, a->dim, a->vocab).bytes;
+  return loss_layout(call, a->tokens, a->vocab).bytes;
 }
 
-static void loss_words(const kedge_call *call, const loss_scratch *s, const int32_t *chosen, size_t rows,
-                       size_t block) {
+static void loss_block(const kedge_call *call, const loss_scratch *s, const int32_t *chosen, size_t row,
+                       size_t rows, size_t block) {
   KEDGE_CALL_ARGS(head_loss);
-  size_t first = block * WORDS, n = kedge__min(WORDS, a->vocab - first), dim = a->dim;
-  float *logits = s->threads + (size_t)omp_get_thread_num() * s->a_thread;
-  kedge_panel w = kedge__panel_of(KEDGE_IN_X(1) + first * dim, dim, n, dim,
-                                  logits + kedge__pad(panel_rows(a->tokens) * WORDS));
-  kedge__gemm(false, true, rows, n, dim, (kedge_panel){s->panel, dim}, w, 0, logits, WORDS);
-  for (size_t r = 0; r < rows; r++) {
-    const float *z = logits + r * WORDS;
+  size_t first = block * WORDS, n = kedge__min(WORDS, a->vocab - first);
+  const kedge_product p = logits_of(call, chosen, a->dim);
+  const float *z = logits_block(&p, row, rows, first, n, thread_scratch(s->threads));
+  for (size_t r = row; r < row + rows; r++, z += WORDS) {
     size_t label = (size_t)KEDGE_IN_I(2)[chosen[r]];
     if (label >= first && label < first + n) s->label_logit[r] = z[label - first];
     float max = z[0], sum = 0;
@@ -107,16 +111,18 @@ static void loss_row(const kedge_call *call, const loss_scratch *s, size_t t, si
 
 KEDGE_KERNEL(head_loss) {
   KEDGE_CALL_ARGS(head_loss);
-  loss_scratch s = loss_layout(call, a->tokens, a->dim, a->vocab);
+  loss_scratch s = loss_layout(call, a->tokens, a->vocab);
   size_t count = labelled(KEDGE_IN_I(2), a->tokens, s.chosen), blocks = kedge__blocks(a->vocab, WORDS);
   memset(KEDGE_OUT_F(0), 0, a->tokens * sizeof(float));
   memset(KEDGE_OUT_F(1), 0, a->tokens * sizeof(float));
   for (size_t first = 0; first < count; first += PANEL) {
-    size_t rows = kedge__min(PANEL, count - first);
+    const size_t rows = kedge__min(PANEL, count - first), row_blocks = kedge__blocks(rows, ROWS);
     const int32_t *chosen = s.chosen + first;
-    pack(call, chosen, rows, a->dim, s.panel);
     KEDGE_PARALLEL_FOR
-    for (size_t b = 0; b < blocks; b++) loss_words(call, &s, chosen, rows, b);
+    for (size_t i = 0; i < blocks * row_blocks; i++) {
+      const size_t row = i % row_blocks * ROWS;
+      loss_block(call, &s, chosen, row, kedge__min(ROWS, rows - row), i / row_blocks);
+    }
     KEDGE_PARALLEL_FOR
     for (size_t r = 0; r < rows; r++) loss_row(call, &s, (size_t)chosen[r], r);
   }
@@ -127,99 +133,110 @@ KEDGE_KERNEL(head_loss) {
  */
 
 typedef struct grad_scratch {
-  float *panel, *dpanel, *words,
-      *logits; /* h and dh [PANEL,D]; w [CHUNK,D]; gradients of logits [PANEL,CHUNK] */
+  float *dpanel;   /* dH of a panel [PANEL, D] */
+  kedge_x *logits; /* gradients of logits [PANEL, CHUNK] */
   int32_t *chosen;
+  uint32_t *threads;
   uint64_t bytes;
 } grad_scratch;
 
-static grad_scratch grad_layout(const kedge_call *call, size_t tokens, size_t dim, size_t vocab) {
+static grad_scratch grad_layout(const kedge_call *call, size_t tokens, size_t dim) {
   size_t rows = panel_rows(tokens), used = 0;
-  const size_t pieces[] = {rows * dim, rows * dim, kedge__min(CHUNK, vocab) * dim, rows * CHUNK, tokens};
-  float *places[5];
-  for (size_t i = 0; i < 5; i++) {
+  const size_t pieces[] = {rows * dim, rows * CHUNK * sizeof(kedge_x) / sizeof(float), tokens,
+                           KEDGE_GEMM_WORDS * call->threads};
+  float *places[4];
+  for (size_t i = 0; i < 4; i++) {
     places[i] = call->scratch ? (float *)call->scratch + used : NULL;
     used += kedge__pad(pieces[i]);
   }
-  return (grad_scratch){places[0],           places[1], places[2], places[3], (int32_t *)(void *)places[4],
-                        used * sizeof(float)};
+  return (grad_scratch){places[0], (kedge_x *)(void *)places[1], (int32_t *)(void *)places[2],
+                        (uint32_t *)(void *)places[3], used * sizeof(float)};
 }
 
 KEDGE_SCRATCH(head_loss_grad) {
   KEDGE_CALL_ARGS(head_loss_grad);
-  return grad_layout(call, a->tokens, a->dim, a->vocab).bytes;
+  return grad_layout(call, a->tokens, a->dim).bytes;
 }
 
 /* A panel of tokens against one chunk of words. */
 typedef struct grad_step {
   const int32_t *chosen;
-  size_t rows, word; /* first word of the chunk */
-  bool first;        /* first panel: dW starts here */
+  size_t rows, word, words; /* word: first of the chunk */
+  bool first;               /* first panel: dW starts here */
 } grad_step;
 
-static kedge_panel chunk_words(const kedge_call *call, const grad_scratch *s, const grad_step *step,
-                               size_t first, size_t n) {
+static void grad_logits(const kedge_call *call, const grad_scratch *s, const grad_step *step, size_t row,
+                        size_t first) {
   KEDGE_CALL_ARGS(head_loss_grad);
-  size_t dim = a->dim;
-  return kedge__panel_of(KEDGE_IN_X(1) + first * dim, dim, n, dim, s->words + (first - step->word) * dim);
-}
-
-static void grad_words(const kedge_call *call, const grad_scratch *s, const grad_step *step, size_t first) {
-  KEDGE_CALL_ARGS(head_loss_grad);
-  size_t n = kedge__min(WORDS, a->vocab - first), dim = a->dim;
-  float *logits = s->logits + (first - step->word);
-  kedge_panel h = {s->panel, dim};
-  kedge__gemm(false, true, step->rows, n, dim, h, chunk_words(call, s, step, first, n), 0, logits, CHUNK);
-  for (size_t r = 0; r < step->rows; r++) {
-    float *g = logits + r * CHUNK;
-    size_t t = (size_t)step->chosen[r], label = (size_t)KEDGE_IN_I(2)[t];
-    float lse = KEDGE_IN_F(3)[t], dnll = KEDGE_IN_F(4)[t];
-    for (size_t v = 0; v < n; v++) g[v] = dnll * kedge__vexp(g[v] - lse);
-    if (label >= first && label < first + n) g[label - first] -= dnll;
+  const size_t rows = kedge__min(ROWS, step->rows - row), end = step->word + step->words,
+               n = kedge__min(WORDS, end - first);
+  const kedge_product p = logits_of(call, step->chosen, a->dim);
+  float *z = logits_block(&p, row, rows, first, n, thread_scratch(s->threads));
+  for (size_t r = row; r < row + rows; r++, z += WORDS) {
+    const size_t t = (size_t)step->chosen[r], label = (size_t)KEDGE_IN_I(2)[t];
+    const float lse = KEDGE_IN_F(3)[t], dnll = KEDGE_IN_F(4)[t];
+    KEDGE_SIMD
+    for (size_t v = 0; v < n; v++) z[v] = dnll * kedge__vexp(z[v] - lse);
+    if (label >= first && label < first + n) z[label - first] -= dnll;
+    kedge__narrow(s->logits + r * CHUNK + (first - step->word), z, n);
   }
-  kedge__gemm(true, false, n, dim, step->rows, (kedge_panel){logits, CHUNK}, h, step->first ? 0 : 1,
-              KEDGE_OUT_F(1) + first * dim, dim);
 }
 
-/* A tile of dH [rows of the panel, columns] += the chunk's logit gradients times its words. */
-static void grad_hidden(const kedge_call *call, const grad_scratch *s, const grad_step *step, size_t words,
-                        size_t row, size_t col) {
+/* A block of dW, from word `first` of the chunk and column `col`, += logit gradients^T times h. */
+static void grad_words(const kedge_call *call, const grad_scratch *s, const grad_step *step, size_t first,
+                       size_t col) {
   KEDGE_CALL_ARGS(head_loss_grad);
-  size_t dim = a->dim;
-#if defined(KEDGE_STORAGE_BF16)
-  const float *w = s->words; /* widened by grad_words */
-#else
-  const float *w = KEDGE_IN_X(1) + step->word * dim;
-#endif
-  kedge__gemm(false, false, kedge__min(TILE, step->rows - row), kedge__min(TILE, dim - col), words,
-              (kedge_panel){s->logits + row * CHUNK, CHUNK}, (kedge_panel){w + col, dim}, step->word ? 1 : 0,
-              s->dpanel + row * dim + col, dim);
+  const size_t dim = a->dim;
+  const kedge_product p = {
+      {s->logits, CHUNK, NULL, 1}, {KEDGE_IN_X(0), dim, step->chosen, 1}, true, false, step->rows};
+  const kedge_target t = {KEDGE_OUT_F(1) + (step->word + first) * dim + col, NULL, dim, 0};
+  kedge__gemm_block(&p, first, kedge__min(ROWS, step->words - first), col, kedge__min(COLS, dim - col), &t,
+                    !step->first, thread_scratch(s->threads));
+}
+
+/* A block of dH += the chunk's logit gradients times its words. */
+static void grad_hidden(const kedge_call *call, const grad_scratch *s, const grad_step *step, size_t row,
+                        size_t col) {
+  KEDGE_CALL_ARGS(head_loss_grad);
+  const size_t dim = a->dim;
+  const kedge_product p = {{s->logits, CHUNK, NULL, 1},
+                           {KEDGE_IN_X(1) + step->word * dim, dim, NULL, 1},
+                           false,
+                           false,
+                           step->words};
+  const kedge_target t = {s->dpanel + row * dim + col, NULL, dim, 0};
+  kedge__gemm_block(&p, row, kedge__min(ROWS, step->rows - row), col, kedge__min(COLS, dim - col), &t,
+                    step->word > 0, thread_scratch(s->threads));
 }
 
 static void grad_panel(const kedge_call *call, const grad_scratch *s, grad_step step) {
   KEDGE_CALL_ARGS(head_loss_grad);
-  size_t dim = a->dim, row_tiles = kedge__blocks(step.rows, TILE), col_tiles = kedge__blocks(dim, TILE);
-  pack(call, step.chosen, step.rows, dim, s->panel);
+  const size_t row_blocks = kedge__blocks(step.rows, ROWS), columns = kedge__blocks(a->dim, COLS);
   for (step.word = 0; step.word < a->vocab; step.word += CHUNK) {
-    size_t words = kedge__min(CHUNK, a->vocab - step.word);
+    step.words = kedge__min(CHUNK, a->vocab - step.word);
+    const size_t blocks = kedge__blocks(step.words, WORDS),
+                 word_tasks = kedge__blocks(step.words, ROWS) * columns;
     KEDGE_PARALLEL_FOR
-    for (size_t b = 0; b < kedge__blocks(words, WORDS); b++)
-      grad_words(call, s, &step, step.word + b * WORDS);
+    for (size_t i = 0; i < blocks * row_blocks; i++)
+      grad_logits(call, s, &step, i % row_blocks * ROWS, step.word + i / row_blocks * WORDS);
     KEDGE_PARALLEL_FOR
-    for (size_t i = 0; i < row_tiles * col_tiles; i++)
-      grad_hidden(call, s, &step, words, i / col_tiles * TILE, i % col_tiles * TILE);
+    for (size_t i = 0; i < word_tasks + row_blocks * columns; i++)
+      if (i < word_tasks)
+        grad_words(call, s, &step, i / columns * ROWS, i % columns * COLS);
+      else
+        grad_hidden(call, s, &step, (i - word_tasks) / columns * ROWS, (i - word_tasks) % columns * COLS);
   }
   KEDGE_PARALLEL_FOR
   for (size_t r = 0; r < step.rows; r++)
-    kedge__narrow(KEDGE_OUT_X(0) + (size_t)step.chosen[r] * dim, s->dpanel + r * dim, dim);
+    kedge__narrow(KEDGE_OUT_X(0) + (size_t)step.chosen[r] * a->dim, s->dpanel + r * a->dim, a->dim);
 }
 
 KEDGE_KERNEL(head_loss_grad) {
   KEDGE_CALL_ARGS(head_loss_grad);
-  grad_scratch s = grad_layout(call, a->tokens, a->dim, a->vocab);
+  grad_scratch s = grad_layout(call, a->tokens, a->dim);
   size_t count = labelled(KEDGE_IN_I(2), a->tokens, s.chosen);
   memset(KEDGE_OUT_X(0), 0, (size_t)a->tokens * a->dim * sizeof(kedge_x));
   if (!count) memset(KEDGE_OUT_F(1), 0, (size_t)a->vocab * a->dim * sizeof(float));
   for (size_t first = 0; first < count; first += PANEL)
-    grad_panel(call, &s, (grad_step){s.chosen + first, kedge__min(PANEL, count - first), 0, first == 0});
+    grad_panel(call, &s, (grad_step){s.chosen + first, kedge__min(PANEL, count - first), 0, 0, first == 0});
 }

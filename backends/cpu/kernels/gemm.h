@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Blocks of matrix products on packed panels, for every instruction set and storage type. A panel is made of
+ * 32-bit words: a float (bf16 is widened while packing), or, where the machine multiplies pairs, two bf16
+ * that follow each other along the inner dimension. So one layout serves fused multiply-add, vdpbf16ps and
+ * AMX:
+ *
+ *   A  slivers of MR rows; a sliver is [MR][KC] words, or [KC][MR] where the rows are columns in memory
+ *   B  slivers of NR columns; a sliver is [KC][NR] words
+ *
+ * Rows, columns and words past the end are zeros, so that no kernel reads past an operand. The kernels
+ * themselves are in gemm_vector.h and gemm_amx.h.
+ */
+#ifndef KEDGE_CPU_GEMM_H
+#define KEDGE_CPU_GEMM_H
+
+#include "backends/cpu/kernels/blocks.h"
+#include "backends/cpu/kernels/kernel.h"
+
+#if defined(KEDGE_STORAGE_BF16) && (defined(KEDGE_AMX) || defined(__AVX512BF16__))
+#define KEDGE_PAIRS 1
+enum { KEDGE_UNIT = 2 }; /* elements of a word */
+#else
+enum { KEDGE_UNIT = 1 };
+#endif
+
+/* A panel's inner dimension in words; a block of the result. The blocks of both operands stay in a cache of a
+ * MiB. */
+enum { KEDGE_KC = 256, KEDGE_MC = 256, KEDGE_NC = 512 };
+
+#if defined(KEDGE_AMX)
+#include "backends/cpu/kernels/gemm_amx.h"
+#else
+#include "backends/cpu/kernels/gemm_vector.h"
+#endif
+
+/* A matrix as it is stored; with slots, its row r is row slots[r] / topk of data. */
+typedef struct kedge_operand {
+  const kedge_x *data;
+  size_t pitch;
+  const int32_t *slots;
+  uint32_t topk;
+} kedge_operand;
+
+static inline const kedge_x *kedge__operand_row(const kedge_operand *m, size_t row) {
+  return m->data + (m->slots ? (size_t)m->slots[row] / m->topk : row) * m->pitch;
+}
+
+/* Scratch of a thread in words: both panels and a block of the result. */
+enum {
+  KEDGE_A_WORDS = (KEDGE_MC + KEDGE_MR) * KEDGE_KC,
+  KEDGE_B_WORDS = KEDGE_KC * (KEDGE_NC + KEDGE_NR),
+  KEDGE_GEMM_WORDS = KEDGE_A_WORDS + KEDGE_B_WORDS + KEDGE_MC * KEDGE_NC
+};
+
+/* ---- Words
+ * ------------------------------------------------------------------------------------------------------- */
+
+static inline uint32_t kedge__word_of(float f) {
+  uint32_t word;
+  memcpy(&word, &f, sizeof word);
+  return word;
+}
+
+/* `words` words of a row along the inner dimension, of which `n` elements are there. */
+static inline void kedge__words_along(uint32_t *to, const kedge_x *from, size_t n, size_t words) {
+#if defined(KEDGE_PAIRS)
+  memcpy(to, from, n * sizeof *from);
+  memset((uint16_t *)to + n, 0, (words * 2 - n) * sizeof *from);
+#else
+  for (size_t i = 0; i < n; i++) to[i] = kedge__word_of(kedge_load(from[i]));
+  memset(to + n, 0, (words - n) * sizeof *to);
+#endif
+}
+
+/* A word of each of `n` columns, from a row and, in pairs, the next one (NULL: zeros). */
+static inline void kedge__words_across(uint32_t *restrict to, const kedge_x *first, const kedge_x *next,
+                                       size_t n) {
+#if defined(KEDGE_PAIRS)
+  if (next)
+    for (size_t i = 0; i < n; i++) to[i] = (uint32_t)first[i] | (uint32_t)next[i] << 16;
+  else
+    for (size_t i = 0; i < n; i++) to[i] = first[i];
+#else
+  (void)next;
+  for (size_t i = 0; i < n; i++) to[i] = kedge__word_of(kedge_load(first[i]));
+#endif
+}
+
+/* to[j][i] = from[i][j] for 16 x 16 words. */
+static inline void kedge__transpose_16(uint32_t *restrict to, size_t to_pitch, const uint32_t *restrict from,
+                                       size_t from_pitch) {
+#if defined(__AVX512F__)
+  typedef uint32_t v __attribute__((vector_size(64)));
+  v x[16], y[16];
+  for (int i = 0; i < 16; i++) memcpy(&x[i], from + (size_t)i * from_pitch, 64);
+#define KEDGE_MIX(o, a, b, ...) o = __builtin_shufflevector(a, b, __VA_ARGS__)
+  for (int i = 0; i < 8; i++) {
+    KEDGE_MIX(y[i], x[2 * i], x[2 * i + 1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30);
+    KEDGE_MIX(y[i + 8], x[2 * i], x[2 * i + 1], 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
+  } /* y[i] columns 0, 2, ..; y[i + 8] columns 1, 3, .. of rows 2i, 2i + 1 */
+  for (int h = 0; h < 16; h += 8)
+    for (int i = 0; i < 4; i++) {
+      KEDGE_MIX(x[h + i], y[h + 2 * i], y[h + 2 * i + 1], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13,
+                28, 29);
+      KEDGE_MIX(x[h + i + 4], y[h + 2 * i], y[h + 2 * i + 1], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14,
+                15, 30, 31);
+    } /* groups of four rows; x[h + i]: columns c = 4q + h / 8; x[h + i + 4]: two more */
+  for (int h = 0; h < 16; h += 4)
+    for (int i = 0; i < 2; i++) {
+      KEDGE_MIX(y[h + i], x[h + 2 * i], x[h + 2 * i + 1], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25,
+                26, 27);
+      KEDGE_MIX(y[h + i + 2], x[h + 2 * i], x[h + 2 * i + 1], 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28,
+                29, 30, 31);
+    }
+  static const int columns[4] = {0, 2, 1, 3}; /* of h / 4 */
+  for (int h = 0; h < 16; h += 4)
+    for (int i = 0; i < 2; i++) {
+      const int column = columns[h / 4] + 4 * i;
+      v low, high;
+      KEDGE_MIX(low, y[h + 2 * i], y[h + 2 * i + 1], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
+      KEDGE_MIX(high, y[h + 2 * i], y[h + 2 * i + 1], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29,
+                30, 31);
+      memcpy(to + (size_t)column * to_pitch, &low, 64);
+      memcpy(to + (size_t)(column + 8) * to_pitch, &high, 64);
+    }
+#undef KEDGE_MIX
+#else
+  for (size_t i = 0; i < 16; i++)
+    for (size_t j = 0; j < 16; j++) to[j * to_pitch + i] = from[i * from_pitch + j];
+#endif
+}
+
+/* ---- Panels
+ * ------------------------------------------------------------------------------------------------------ */
+
+/* op(a) op(b) with the inner dimension k. Row 0 of each operand is where this product starts. */
+typedef struct kedge_product {
+  kedge_operand a, b;
+  bool trans_a, trans_b;
+  size_t k;
+} kedge_product;
+
+static inline size_t kedge__words(size_t elements) {
+  return (elements + KEDGE_UNIT - 1) / KEDGE_UNIT;
+}
+
+/* Where the rows [q, q + k) of an operand lie: found once a panel. */
+static inline void kedge__rows_of(const kedge_operand *m, size_t q, size_t k, const kedge_x **rows) {
+  for (size_t i = 0; i < k; i++) rows[i] = kedge__operand_row(m, q + i);
+}
+
+/* Word w of the columns [col, col + n) of k rows. With `wide`, which says that the rows have 16 columns from
+ * there on, 16 words are written, which is faster. */
+static inline void kedge__across(uint32_t *to, const kedge_x *const *rows, size_t w, size_t k, size_t col,
+                                 size_t n, bool wide) {
+  const size_t i = w * KEDGE_UNIT;
+  const kedge_x *first = rows[i] + col, *next = KEDGE_UNIT == 2 && i + 1 < k ? rows[i + 1] + col : NULL;
+  if (wide && (next || KEDGE_UNIT == 1))
+    kedge__words_across(to, first, next, 16);
+  else
+    kedge__words_across(to, first, next, n);
+}
+
+/* Slivers of A: as many as it takes, of equal heights but for one. */
+typedef struct kedge_slivers {
+  size_t count, height, higher; /* the first `higher` ones have one row more */
+} kedge_slivers;
+
+static inline kedge_slivers kedge__slivers(size_t rows) {
+  const size_t count = kedge__blocks(rows, KEDGE_MR);
+  return (kedge_slivers){count, rows / count, rows % count};
+}
+
+/* Rows [i0, i0 + m) of op(A), elements [q, q + k) of each. */
+static inline void kedge__pack_a(const kedge_product *p, size_t i0, size_t m, size_t q, size_t k,
+                                 uint32_t *to) {
+  const kedge_slivers s = kedge__slivers(m);
+  const size_t words = kedge__words(k);
+  const kedge_x *rows_k[KEDGE_KC * KEDGE_UNIT];
+  if (p->trans_a) kedge__rows_of(&p->a, q, k, rows_k);
+  for (size_t i = 0, row = i0; i < s.count; i++, to += KEDGE_MR * KEDGE_KC) {
+    const size_t rows = s.height + (i < s.higher);
+    if (!p->trans_a) {
+      for (size_t r = 0; r < rows; r++)
+        kedge__words_along(to + r * KEDGE_KC, kedge__operand_row(&p->a, row + r) + q, k, KEDGE_PADDED(words));
+    } else {
+      for (size_t w = 0; w < words; w++)
+        kedge__across(to + w * KEDGE_MR, rows_k, w, k, row, rows, KEDGE_MR <= 16 && row + 16 <= i0 + m);
+      kedge__turn_sliver(to, words);
+    }
+    kedge__fill_sliver(to, rows, words);
+    row += rows;
+  }
+}
+
+/* 16 columns of op(B) whose elements follow each other in memory. */
+static inline void kedge__turn_columns(const kedge_product *p, size_t j, size_t n, size_t q, size_t k,
+                                       uint32_t *to) {
+  uint32_t block[16 * 16];
+  if (n < 16) memset(block, 0, sizeof block);
+  for (size_t e = 0; e < k; e += 16 * KEDGE_UNIT, to += 16 * KEDGE_NR) {
+    const size_t some = kedge__min(16 * KEDGE_UNIT, k - e);
+    for (size_t i = 0; i < n; i++)
+      if (some == 16 * KEDGE_UNIT)
+        kedge__words_along(block + i * 16, kedge__operand_row(&p->b, j + i) + q + e, 16 * KEDGE_UNIT, 16);
+      else
+        kedge__words_along(block + i * 16, kedge__operand_row(&p->b, j + i) + q + e, some, 16);
+    kedge__transpose_16(to, KEDGE_NR, block, 16);
+  }
+}
+
+/* Columns [j0, j0 + n) of op(B), elements [q, q + k) of each. */
+static inline void kedge__pack_b(const kedge_product *p, size_t j0, size_t n, size_t q, size_t k,
+                                 uint32_t *to) {
+  const size_t words = kedge__words(k);
+  const kedge_x *rows_k[KEDGE_KC * KEDGE_UNIT];
+  if (!p->trans_b) kedge__rows_of(&p->b, q, k, rows_k);
+  for (size_t j = 0; j < n; j += KEDGE_NR, to += KEDGE_KC * KEDGE_NR)
+    for (size_t h = 0; h < KEDGE_NR; h += 16) {
+      const size_t cols = j + h < n ? kedge__min(16, n - j - h) : 0;
+      if (p->trans_b) {
+        kedge__turn_columns(p, j0 + j + h, cols, q, k, to + h);
+        continue;
+      }
+      for (size_t w = 0; w < KEDGE_PADDED(words); w++) {
+        uint32_t *word = to + w * KEDGE_NR + h;
+        if (cols < 16 || w >= words) memset(word, 0, 16 * sizeof *word);
+        if (cols && w < words) kedge__across(word, rows_k, w, k, j0 + j + h, cols, cols == 16);
+      }
+    }
+}
+
+/* ---- Blocks
+ * ------------------------------------------------------------------------------------------------------ */
+
+/* Where a block of the result goes: f32 `c`; with `y`, bf16 there, and c holds sums until the last panel. */
+typedef struct kedge_target {
+  float *c;
+  uint16_t *y;
+  size_t c_pitch, y_pitch;
+} kedge_target;
+
+/* The block of the result [m,n] += A panel times B panel; without `add` it starts at 0. */
+static inline void kedge__multiply_panels(const kedge_target *t, size_t m, size_t n, size_t words,
+                                          bool trans_a, const uint32_t *a, const uint32_t *b, bool add,
+                                          bool last) {
+  float edge[KEDGE_MR * KEDGE_NR];
+  const kedge_slivers s = kedge__slivers(m);
+  const bool narrow = t->y && last;
+  for (size_t i = 0, row = 0; i < s.count; i++, a += KEDGE_MR * KEDGE_KC) {
+    const size_t rows = s.height + (i < s.higher);
+    for (size_t j = 0; j < n; j += KEDGE_NR) {
+      const size_t cols = kedge__min(KEDGE_NR, n - j);
+      float *c = t->c + row * t->c_pitch + j;
+      const uint32_t *sliver = b + j * KEDGE_KC;
+      if (!narrow && cols == KEDGE_NR) {
+        kedge__micro(rows, words, a, trans_a, sliver, add ? c : NULL, t->c_pitch, c, t->c_pitch);
+        continue;
+      }
+      if (add && cols == KEDGE_NR) {
+        kedge__micro(rows, words, a, trans_a, sliver, c, t->c_pitch, edge, KEDGE_NR);
+      } else {
+        kedge__micro(rows, words, a, trans_a, sliver, NULL, 0, edge, KEDGE_NR);
+        for (size_t r = 0; add && r < rows; r++)
+          for (size_t x = 0; x < cols; x++) edge[r * KEDGE_NR + x] += c[r * t->c_pitch + x];
+      }
+      for (size_t r = 0; r < rows; r++) {
+        const float *from = edge + r * KEDGE_NR;
+        if (!narrow)
+          memcpy(c + r * t->c_pitch, from, cols * sizeof *from);
+        else
+          for (size_t x = 0; x < cols; x++) t->y[(row + r) * t->y_pitch + j + x] = kedge__bf16_round(from[x]);
+      }
+    }
+    row += rows;
+  }
+}
+
+/* The block [i0, i0 + m) x [j0, j0 + n) of a product, m <= KEDGE_MC, n <= KEDGE_NC, stored, or with `add`
+ * (f32 alone) added to what is there. `scratch`: KEDGE_A_WORDS + KEDGE_B_WORDS words, 64-byte aligned. */
+static inline void kedge__gemm_block(const kedge_product *p, size_t i0, size_t m, size_t j0, size_t n,
+                                     const kedge_target *t, bool add, uint32_t *scratch) {
+  uint32_t *a = scratch, *b = scratch + KEDGE_A_WORDS;
+  const size_t panel = KEDGE_KC * KEDGE_UNIT;
+  kedge__micro_begin();
+  for (size_t q = 0; q < p->k; q += panel) {
+    const size_t k = kedge__min(panel, p->k - q);
+    kedge__pack_a(p, i0, m, q, k, a);
+    kedge__pack_b(p, j0, n, q, k, b);
+    kedge__multiply_panels(t, m, n, kedge__words(k), p->trans_a, a, b, add || q > 0, q + k == p->k);
+  }
+  kedge__micro_end();
+}
+
+#endif

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The innermost product of gemm.h in vector registers: a sliver of A times a sliver of B. Each step loads the
+ * words of NR columns and multiplies them by a word of each row. The sums and what a step needs fill the
+ * register file. */
+#ifndef KEDGE_CPU_GEMM_VECTOR_H
+#define KEDGE_CPU_GEMM_VECTOR_H
+
+#if defined(KEDGE_PAIRS)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+enum { KEDGE_MR = 14, KEDGE_NR = 32, KEDGE_VECTOR = 64 };
+#elif defined(__AVX2__)
+enum { KEDGE_MR = 6, KEDGE_NR = 16, KEDGE_VECTOR = 32 };
+#else
+enum { KEDGE_MR = 2, KEDGE_NR = 16, KEDGE_VECTOR = 16 };
+#endif
+enum { KEDGE_VECTORS = KEDGE_NR * 4 / KEDGE_VECTOR }; /* of a row */
+
+typedef float kedge_vector __attribute__((vector_size(KEDGE_VECTOR)));
+typedef float kedge_stored __attribute__((vector_size(KEDGE_VECTOR), aligned(4), may_alias)); /* in memory */
+
+#define KEDGE_PADDED(words) (words) /* steps are single words */
+
+/* Around the products of a block: nothing to prepare. */
+static inline void kedge__micro_begin(void) {}
+static inline void kedge__micro_end(void) {}
+
+/* A transposed sliver stays as it was packed; nobody reads rows that are not there. */
+static inline void kedge__turn_sliver(uint32_t *sliver, size_t words) {
+  (void)sliver, (void)words;
+}
+static inline void kedge__fill_sliver(uint32_t *sliver, size_t rows, size_t words) {
+  (void)sliver, (void)rows, (void)words;
+}
+
+/* sum + x b, x the same word in all lanes. */
+static inline kedge_vector kedge__step(kedge_vector sum, uint32_t word, kedge_vector b) {
+#if defined(KEDGE_PAIRS)
+  return (kedge_vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32((int)word), (__m512bh)b);
+#else
+  float x;
+  memcpy(&x, &word, sizeof x);
+  return sum + x * b;
+#endif
+}
+
+static inline __attribute__((always_inline)) void kedge__micro_rows(const size_t rows, size_t words,
+                                                                    const uint32_t *a, const size_t row_step,
+                                                                    const size_t word_step, const uint32_t *b,
+                                                                    const float *from, size_t from_pitch,
+                                                                    float *to, size_t to_pitch) {
+  kedge_vector sum[KEDGE_MR][KEDGE_VECTORS];
+  for (size_t r = 0; r < rows; r++)
+    for (size_t v = 0; v < KEDGE_VECTORS; v++)
+      sum[r][v] =
+          from ? (kedge_vector) * (const kedge_stored *)(from + r * from_pitch + v * (KEDGE_VECTOR / 4))
+               : (kedge_vector){0};
+  for (size_t w = 0; w < words; w++, a += word_step, b += KEDGE_NR) {
+    kedge_vector x[KEDGE_VECTORS];
+    for (size_t v = 0; v < KEDGE_VECTORS; v++) x[v] = *(const kedge_stored *)(b + v * (KEDGE_VECTOR / 4));
+#pragma GCC unroll 16
+    for (size_t r = 0; r < rows; r++)
+#pragma GCC unroll 4
+      for (size_t v = 0; v < KEDGE_VECTORS; v++) sum[r][v] = kedge__step(sum[r][v], a[r * row_step], x[v]);
+  }
+  for (size_t r = 0; r < rows; r++)
+    for (size_t v = 0; v < KEDGE_VECTORS; v++)
+      *(kedge_stored *)(to + r * to_pitch + v * (KEDGE_VECTOR / 4)) = sum[r][v];
+}
+
+/* to [rows, NR] = from (NULL: 0) + sliver of A [rows, words] times sliver of B [words, NR]. */
+static inline void kedge__micro(size_t rows, size_t words, const uint32_t *a, bool trans, const uint32_t *b,
+                                const float *from, size_t from_pitch, float *to, size_t to_pitch) {
+#define KEDGE_ROWS(n)                                                                                        \
+  case n:                                                                                                    \
+    if (trans)                                                                                               \
+      kedge__micro_rows(n, words, a, 1, KEDGE_MR, b, from, from_pitch, to, to_pitch);                        \
+    else                                                                                                     \
+      kedge__micro_rows(n, words, a, KEDGE_KC, 1, b, from, from_pitch, to, to_pitch);                        \
+    return;
+  switch (rows) {
+    KEDGE_ROWS(1)
+    KEDGE_ROWS(2)
+#if defined(__AVX2__)
+    KEDGE_ROWS(3)
+    KEDGE_ROWS(4)
+    KEDGE_ROWS(5)
+    KEDGE_ROWS(6)
+#endif
+#if defined(__AVX512F__)
+    KEDGE_ROWS(7)
+    KEDGE_ROWS(8)
+    KEDGE_ROWS(9)
+    KEDGE_ROWS(10)
+    KEDGE_ROWS(11)
+    KEDGE_ROWS(12)
+    KEDGE_ROWS(13)
+    KEDGE_ROWS(14)
+#endif
+  }
+#undef KEDGE_ROWS
+}
+
+#endif
