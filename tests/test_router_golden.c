@@ -329,12 +329,41 @@ static void test_hostile(void **state) {
   test_kedge_expect("gradcheck --vectors changed.json --all", 2, "--vectors stands alone");
 }
 
+/* Any allocation may fail: an error then, and nothing is left behind (the leak checker's part). */
+static void test_memory(void **state) {
+  (void)state;
+  uint64_t loads = 0, checks = 0;
+  kedge_vectors *v;
+  kedge_device *device;
+  kedge_vectors_report report;
+  for (kedge_status status = KEDGE_ERR_MEMORY; status != KEDGE_OK; loads++) {
+    kedge_alloc_fail_nth(loads + 1);
+    status = kedge_vectors_load(generated(), &v);
+    kedge_alloc_fail_nth(0);
+    if (status == KEDGE_OK) break; /* all went well, or a string was shortened */
+    assert_null(v);
+    loads += loads / 20;
+  }
+  ok(kedge_device_open("cpu", NULL, &device));
+  for (kedge_status status = KEDGE_ERR_MEMORY; status != KEDGE_OK; checks += 1 + checks / 10) {
+    kedge_alloc_fail_nth(checks + 1);
+    status = kedge_vectors_check(v, device, false, &report);
+    kedge_alloc_fail_nth(0);
+    if (status != KEDGE_OK) assert_int_equal(status, KEDGE_ERR_MEMORY);
+  }
+  assert_int_equal(report.failed, 0);
+  assert_true(loads > 20 && checks > 100);
+  kedge_device_close(device);
+  kedge_vectors_free(v);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_generated),  cmocka_unit_test(test_shared_golden),
       cmocka_unit_test(test_planted),    cmocka_unit_test(test_inputs_matter),
       cmocka_unit_test(test_wrong_ways), cmocka_unit_test(test_absent),
       cmocka_unit_test(test_mismatch),   cmocka_unit_test(test_hostile),
+      cmocka_unit_test(test_memory),
   };
   return cmocka_run_group_tests_name("router golden", tests, NULL, NULL);
 }
