@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-enum { REPEATS = 3, ROWS = 8 };
+enum { REPEATS = 5, ROWS = 8 };
 
 static const char config_json[] =
     "{\"model_type\": \"qwen3_moe\", \"vocab_size\": 4096, \"hidden_size\": 256, \"intermediate_size\": 512, "
