@@ -99,6 +99,8 @@ static void test_resume_refuses(void **state) {
                   "train run.yaml output_dir=whole resume_from_checkpoint=true learning_rate=1e-4");
   training_expect(2, "key \"seed\"",
                   "train run.yaml output_dir=whole resume_from_checkpoint=true seed=7 data_seed=42");
+  training_expect(2, "was trained from another base model",
+                  "train run.yaml output_dir=whole resume_from_checkpoint=true model_name_or_path=at5");
   training_expect(2, "nowhere", "train run.yaml output_dir=w3 resume_from_checkpoint=nowhere");
   training_expect(0, "starting from the beginning",
                   "train run.yaml output_dir=w4 resume_from_checkpoint=true max_steps=1");

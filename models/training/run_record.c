@@ -34,6 +34,7 @@ static const char *const free_settings[] = {"output_dir",
                                             "eval_dataset",
                                             "per_device_eval_batch_size",
                                             "profile",
+                                            "router_probe_steps",
                                             "gradient_checkpointing"};
 
 void kedge_run_record_destroy(kedge_run_record *record) {
@@ -57,11 +58,12 @@ char *kedge_run_settings(const kedge_config *config) {
 
 char *kedge__run_record_json(const kedge_run_record *r) {
   json_t *settings = json_loads(r->settings, 0, NULL);
-  json_t *o = json_pack("{s:i, s:s, s:s, s:s, s:s, s:I, s:I, s:f, s:I, s:o?, s:o?}", "kedge_run", 1,
-                        "version", kedge_version(), "data_hash", r->data, "eval_hash", r->eval, "device",
-                        r->device, "step", (json_int_t)r->step, "updates", (json_int_t)r->updates,
-                        "log_loss_sum", r->loss_sum, "log_loss_count", (json_int_t)r->loss_count, "best_loss",
-                        isnan(r->best_loss) ? json_null() : json_real(r->best_loss), "settings", settings);
+  json_t *o =
+      json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:f, s:I, s:o?, s:o?}", "kedge_run", 1, "version",
+                kedge_version(), "base_hash", r->base, "data_hash", r->data, "eval_hash", r->eval, "device",
+                r->device, "step", (json_int_t)r->step, "updates", (json_int_t)r->updates, "log_loss_sum",
+                r->loss_sum, "log_loss_count", (json_int_t)r->loss_count, "best_loss",
+                isnan(r->best_loss) ? json_null() : json_real(r->best_loss), "settings", settings);
   char *text = o ? json_dumps(o, JSON_INDENT(2)) : NULL, *copy = text ? kedge_format("%s\n", text) : NULL;
   free(text);
   json_decref(o);
@@ -69,17 +71,18 @@ char *kedge__run_record_json(const kedge_run_record *r) {
 }
 
 static kedge_status parse(const json_t *o, kedge_run_record *r) {
-  const char *data, *eval, *device;
+  const char *data, *eval, *device, *base = "";
   json_int_t step, updates, count;
   const json_t *best, *settings;
   json_error_t error;
-  if (json_unpack_ex((json_t *)(uintptr_t)o, &error, 0, "{s:s, s:s, s:s, s:I, s:I, s:F, s:I, s:o, s:o}",
-                     "data_hash", &data, "eval_hash", &eval, "device", &device, "step", &step, "updates",
-                     &updates, "log_loss_sum", &r->loss_sum, "log_loss_count", &count, "best_loss", &best,
-                     "settings", &settings) ||
-      strlen(data) > 32 || strlen(eval) > 32 || step < 0 || updates < step || count < 0 ||
-      !json_is_object(settings))
+  if (json_unpack_ex((json_t *)(uintptr_t)o, &error, 0, "{s?s, s:s, s:s, s:s, s:I, s:I, s:F, s:I, s:o, s:o}",
+                     "base_hash", &base, "data_hash", &data, "eval_hash", &eval, "device", &device, "step",
+                     &step, "updates", &updates, "log_loss_sum", &r->loss_sum, "log_loss_count", &count,
+                     "best_loss", &best, "settings", &settings) ||
+      strlen(base) > 32 || strlen(data) > 32 || strlen(eval) > 32 || step < 0 || updates < step ||
+      count < 0 || !json_is_object(settings))
     return kedge_fail(KEDGE_ERR_FORMAT, "not a run record: %s", error.text);
+  memcpy(r->base, base, strlen(base) + 1);
   memcpy(r->data, data, strlen(data) + 1);
   memcpy(r->eval, eval, strlen(eval) + 1);
   r->step = (uint64_t)step;
@@ -148,6 +151,10 @@ kedge_status kedge__run_record_match(const char *checkpoint, const kedge_run_rec
   if (strcmp(r->data, want->data))
     return kedge_fail(KEDGE_ERR_MISMATCH, "%s was trained on other samples (data hash %s, this run has %s)",
                       checkpoint, r->data, want->data);
+  if (*r->base && strcmp(r->base, want->base))
+    return kedge_fail(KEDGE_ERR_MISMATCH,
+                      "%s was trained from another base model (hash %s, model_name_or_path has %s)",
+                      checkpoint, r->base, want->base);
   json_t *had = json_loads(r->settings, 0, NULL), *has = json_loads(want->settings, 0, NULL);
   bool extends = had && has && may_extend(had, has);
   kedge_status status = had && has ? match_settings(checkpoint, had, has) : KEDGE_ERR_MEMORY;
