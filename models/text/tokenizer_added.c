@@ -251,8 +251,12 @@ kedge_status kedge__added_scan(const kedge_tokenizer *tokenizer, int pass, unsig
     at = stop; /* A token that is passed over still uses up its text, as in the reference library. */
     if (token->special && !special) continue;
     if (token->single_word && !is_single_word(text, length, start, stop)) continue;
-    if (token->lstrip) start = skip_space_left(text, start, done);
     if (token->rstrip) stop = skip_space_right(text, length, stop);
+    if (token->lstrip) {
+      start = start < done ? done : skip_space_left(text, start, done);
+      /* The token before took all of this one's text with its white space: nothing is left to stand. */
+      if (stop <= start) continue;
+    }
     if (done < start) KEDGE_TRY(push_segment(segments, done, start, -1));
     KEDGE_TRY(push_segment(segments, start, stop, token->id));
     done = stop;

@@ -103,7 +103,9 @@ static kedge_status read_sequence(reader *r, const json_t *object) {
     return kedge_fail(KEDGE_ERR_UNSUPPORTED, "more than %d sequences in each other", MAX_NESTING);
   for (size_t i = 0; i < json_array_size(list); i++) KEDGE_TRY(read_stage(r, json_array_get(list, i)));
   r->nesting--;
-  return KEDGE_OK;
+  /* A decoder without stages joins tokens as they are; without any decoder there are spaces between them. */
+  return r->where == DECODER && !r->stages->count ? push(r, (kedge__stage){.run = kedge__stage_fuse}, NULL)
+                                                  : KEDGE_OK;
 }
 
 static kedge_status read_form(reader *r, const json_t *object) {

@@ -162,6 +162,9 @@ static void swap_all(kedge__work *work) {
 kedge_status kedge__stage_split(const kedge__stage *stage, kedge__work *work) {
   work->next.count = 0;
   for (size_t i = 0; i < work->now.count; i++) KEDGE_TRY(split_piece(stage, work, work->now.spans[i]));
+  /* Where the text's beginning was removed, no piece begins it any more. */
+  if (work->now.count && work->next.count && work->next.spans[0].start != work->now.spans[0].start)
+    work->at_start = false;
   swap_spans(work);
   return KEDGE_OK;
 }

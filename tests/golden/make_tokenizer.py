@@ -147,6 +147,12 @@ def stage_cases(tiny, metaspace):
         for split in (True, False):
             stage = meta(prepend_scheme=scheme, split=split)
             cases.append(("metaspace %s %s" % (scheme, split), "metaspace", {"pre_tokenizer": stage, "decoder": stage}))
+    for stage in ({"type": "WhitespaceSplit"}, s(r"^\S", "Removed")):
+        cases.append(("metaspace after %s" % stage["type"], "metaspace", {
+            "pre_tokenizer": seq(stage, meta(prepend_scheme="first")), "decoder": {"type": "Sequence", "decoders": []}}))
+    size = 1 + max(metaspace["vocab"].values())
+    cases.append(("added white space", "metaspace", {"added_tokens": [
+        added(" ", size, special=False, lstrip=True, rstrip=True), added("b", metaspace["vocab"]["b"], special=False, rstrip=True)]}))
     marks = [added(n, i) for i, n in enumerate(["<unk>", "<s>", "</s>"])]
     llama = {"normalizer": {"type": "Sequence", "normalizers": [
         {"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]},
