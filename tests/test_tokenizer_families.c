@@ -241,15 +241,21 @@ static void choosing(void **state) {
     if (chosen[i]) assert_string_equal(kedge_chat_template_name(chat), chosen[i]);
     assert_int_equal(status, chosen[i] ? KEDGE_OK : KEDGE_ERR_UNSUPPORTED);
   }
-  /* Turns that ordinary text marks: the Jinja template tells. */
-  static const char *const jinja[][3] = {{"llama", "{{ ' [INST] ' + m.content }}", "mistral"},
-                                         {"olmoe", "{{ '<|user|>\n' + m.content }}", "tulu"},
-                                         {"llama", "{{ '[INST]' }}", NULL}};
+  /* Turns that ordinary text marks, and system turns that a template adds: the Jinja template tells. */
+#define SYSTEM(text) "{{ '<|im_start|>system\\n" text "<|im_end|>\\n' }}"
+  static const char *const jinja[][3] = {
+      {"families/llama", "{{ ' [INST] ' + m.content }}", "mistral"},
+      {"families/olmoe", "{{ '<|user|>\n' + m.content }}", "tulu"},
+      {"families/llama", "{{ '[INST]' }}", NULL},
+      {"tiny", SYSTEM("' + m.content + '"), "chatml"},
+      {"tiny", SYSTEM("You are a helpful assistant"), "qwen1.5"},
+      {"tiny", SYSTEM("You are a helpful assistant."), "qwen2"},
+      {"tiny", SYSTEM("You are Qwen, created by Alibaba Cloud. You are a helpful assistant."), "qwen2.5"}};
   for (size_t i = 0; i < sizeof jinja / sizeof *jinja; i++) {
     char relative[64], *folder = strdup(test_path(test_folder(), "jinja"));
     size_t bytes;
     kedge_tokenizer *t;
-    snprintf(relative, sizeof relative, "tokenizer/families/%s/tokenizer.json", jinja[i][0]);
+    snprintf(relative, sizeof relative, "tokenizer/%s/tokenizer.json", jinja[i][0]);
     char *file = test_read(test_golden(relative), &bytes);
     test_make_folder(folder);
     test_write(test_path(folder, "tokenizer.json"), file, bytes);
@@ -263,8 +269,17 @@ static void choosing(void **state) {
     free(folder);
     free(file);
   }
-  assert_int_equal(kedge_chat_template_choose("mixtral", families[TEST_LLAMA], &chat), KEDGE_OK);
+  kedge_tokenizer *tiny;
   kedge_rendering r = {0};
+  assert_int_equal(kedge_tokenizer_open(test_golden("tokenizer/tiny"), NULL, &tiny), KEDGE_OK);
+  assert_int_equal(kedge_chat_template_choose("qwen2", tiny, &chat), KEDGE_OK);
+  assert_int_equal(kedge_chat_render(&r, chat, true, "user", "u", 1, true), KEDGE_OK);
+  assert_int_equal(kedge_rendering_add(&r, "", 1, KEDGE_SPAN_Q, false), KEDGE_OK);
+  assert_string_equal(r.text, "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+                              "<|im_start|>user\nu<|im_end|>\n");
+  kedge_rendering_destroy(&r);
+  kedge_tokenizer_free(tiny);
+  assert_int_equal(kedge_chat_template_choose("mixtral", families[TEST_LLAMA], &chat), KEDGE_OK);
   assert_int_equal(kedge_chat_render(&r, chat, true, "system", "s", 1, true), KEDGE_OK);
   assert_int_equal(kedge_chat_render(&r, chat, false, "assistant", "a", 1, true), KEDGE_ERR_FORMAT);
   assert_non_null(strstr(kedge_message(), "a user turn must follow"));

@@ -221,7 +221,7 @@ int command_generate(int argc, char **argv) {
       {"--seed", CLI_INT, &o.seed, "N", "seed of the draws (0)", false, 0, 0x1p53},
       {"--chat", CLI_FLAG, &o.chat, NULL, "the prompt is a user's turn in a chat", false, 0, 0},
       {"--chat-template", CLI_TEXT, &o.chat_template, "NAME",
-       "chatml, moonlight, deepseek, granite, mistral, tulu (auto)", false, 0, 0},
+       "chatml, qwen1.5, qwen2, qwen2.5, moonlight, deepseek, granite, mistral, tulu (auto)", false, 0, 0},
       {"--prompt-template", CLI_TEXT, &o.prompt_template, "TEXT", "text with {prompt} in it", false, 0, 0},
       {"--dtype", CLI_TEXT, &o.dtype, "DTYPE", "f32 or bf16 storage (as the config says)", false, 0, 0},
       {"--model-options", CLI_TEXT, &o.model_options, "LIST", INPUT_MODEL_OPTIONS, false, 0, 0},

@@ -11,8 +11,8 @@
 struct kedge_chat_template {
   const char *name, *alias;
   const char *needs[3]; /* tokens that the tokenizer must have */
-  /* For "auto", where turns are marked by ordinary text: a part of the tokenizer's Jinja template, and a
-   * token that only tokenizers of other templates have. */
+  /* For "auto", where the tokens do not tell the template: a part of the tokenizer's Jinja template, and a
+   * token that only tokenizers of other templates have (NULL: none). */
   const char *mark, *lacks;
   const char *begin; /* opens every conversation; NULL: nothing */
   const char
@@ -30,18 +30,22 @@ struct kedge_chat_template {
   "<\xef\xbd\x9c"                                                                                            \
   "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"
 
-/* Qwen's ChatML without its optional think blocks; Moonlight's; DeepSeek-V2's; Granite 3.0's; that of Mixtral
- * and the first Mistral models; that of Tulu 2 and OLMoE. */
+#define CHATML                                                                                               \
+  .needs = {"<|im_start|>", "<|im_end|>"}, .system = {"<|im_start|>system\n", "<|im_end|>\n"},               \
+  .user = {"<|im_start|>user\n", "<|im_end|>\n"}, .header = "<|im_start|>assistant\n", .before = "",         \
+  .end = "<|im_end|>", .after = "\n"
+#define DEFAULT_SYSTEM(text) .default_system = (text), .mark = text "<|im_end|>"
+
+/* Qwen's ChatML as of Qwen 2.5, 2 and 1.5, which open with a system turn of their own, and as of Qwen 3,
+ * which does not, without its optional think blocks; Moonlight's; DeepSeek-V2's; Granite 3.0's; that of
+ * Mixtral and the first Mistral models; that of Tulu 2 and OLMoE. */
 static const kedge_chat_template templates[] = {
-    {.name = "chatml",
-     .alias = "qwen",
-     .needs = {"<|im_start|>", "<|im_end|>"},
-     .system = {"<|im_start|>system\n", "<|im_end|>\n"},
-     .user = {"<|im_start|>user\n", "<|im_end|>\n"},
-     .header = "<|im_start|>assistant\n",
-     .before = "",
-     .end = "<|im_end|>",
-     .after = "\n"},
+    {.name = "qwen2.5",
+     CHATML,
+     DEFAULT_SYSTEM("You are Qwen, created by Alibaba Cloud. You are a helpful assistant.")},
+    {.name = "qwen2", CHATML, DEFAULT_SYSTEM("You are a helpful assistant.")},
+    {.name = "qwen1.5", CHATML, DEFAULT_SYSTEM("You are a helpful assistant")},
+    {.name = "chatml", .alias = "qwen", CHATML},
     {.name = "moonlight",
      .needs = {"<|im_assistant|>", "<|im_middle|>", "<|im_end|>"},
      .default_system = "You are a helpful assistant",
@@ -181,17 +185,18 @@ static bool is_named(const kedge_chat_template *chat, const char *name) {
 static bool fits(const kedge_chat_template *chat, const kedge_tokenizer *tokenizer) {
   const char *jinja = kedge_tokenizer_chat_template(tokenizer);
   if (!has_tokens(chat, tokenizer)) return false;
-  return !chat->mark ||
-         (jinja && strstr(jinja, chat->mark) && kedge_tokenizer_id(tokenizer, chat->lacks) < 0);
+  return !chat->mark || (jinja && strstr(jinja, chat->mark) &&
+                         (!chat->lacks || kedge_tokenizer_id(tokenizer, chat->lacks) < 0));
 }
 
 kedge_status kedge_chat_template_check(const char *name) {
   bool known = is_automatic(name);
   for (int i = 0; i < TEMPLATES; i++) known |= name && is_named(&templates[i], name);
   if (known) return KEDGE_OK;
-  return kedge_fail(
-      KEDGE_ERR_ARGUMENT,
-      "chat template \"%.40s\": expected auto, chatml, moonlight, deepseek, granite, mistral or tulu", name);
+  return kedge_fail(KEDGE_ERR_ARGUMENT,
+                    "chat template \"%.40s\": expected auto, chatml, qwen1.5, qwen2, qwen2.5, moonlight, "
+                    "deepseek, granite, mistral or tulu",
+                    name);
 }
 
 kedge_status kedge_chat_template_choose(const char *name, const kedge_tokenizer *tokenizer,

@@ -48,10 +48,10 @@ typedef struct kedge_chat_template kedge_chat_template;
 
 /* ERR_ARGUMENT unless `name` is NULL, "auto" or a built-in chat template. */
 kedge_status kedge_chat_template_check(const char *name);
-/* The built-in chat template of that name (chatml or qwen, moonlight, deepseek, granite, mistral or mixtral,
- * tulu or olmoe); NULL or "auto": the one whose control tokens the tokenizer has, or, where turns are marked
- * by ordinary text, whose marks its Jinja template has. Errors: ERR_ARGUMENT for an unknown name,
- * ERR_UNSUPPORTED where the tokenizer lacks the tokens. */
+/* The built-in chat template of that name (chatml or qwen, qwen1.5, qwen2, qwen2.5, moonlight, deepseek,
+ * granite, mistral or mixtral, tulu or olmoe); NULL or "auto": the one whose control tokens the tokenizer
+ * has, or, where turns are marked by ordinary text, whose marks its Jinja template has. Errors: ERR_ARGUMENT
+ * for an unknown name, ERR_UNSUPPORTED where the tokenizer lacks the tokens. */
 kedge_status kedge_chat_template_choose(const char *name, const kedge_tokenizer *tokenizer,
                                         const kedge_chat_template **chosen);
 const char *kedge_chat_template_name(const kedge_chat_template *chat);
