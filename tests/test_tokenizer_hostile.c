@@ -51,7 +51,7 @@ static void wrong_json(void **state) {
       {"{" MODEL("\"dropout\": 0.1, " AB) "}", KEDGE_ERR_UNSUPPORTED, "dropout"},
       {"{" MODEL("\"continuing_subword_prefix\": \"##\", " AB) "}", KEDGE_ERR_UNSUPPORTED, "##"},
       {"{" MODEL("\"end_of_word_suffix\": \"</w>\", " AB) "}", KEDGE_ERR_UNSUPPORTED, "</w>"},
-      {"{" MODEL("\"unk_token\": \"?\", " AB) "}", KEDGE_ERR_FORMAT, "unk_token"},
+      {"version https://git-lfs.github.com/spec/v1", KEDGE_ERR_FORMAT, "line 1 column 7: not valid JSON"},
       {"{" MODEL("\"fuse_unk\": 1, " AB) "}", KEDGE_ERR_FORMAT, "'fuse_unk'"},
       {"{" MODEL("\"vocab\": {\"a\": -1}, \"merges\": []") "}", KEDGE_ERR_FORMAT, "'a'"},
       {"{" MODEL("\"vocab\": {\"a\": 1.5}, \"merges\": []") "}", KEDGE_ERR_FORMAT, "'a'"},
@@ -202,6 +202,22 @@ static void patterns_that_are_not_translated(void **state) {
   memset(deep + 101, ')', 100);
   deep[201] = 0;
   refuse(with_pattern(deep), NULL, KEDGE_ERR_UNSUPPORTED, "nested");
+}
+
+/* An unk_token without an id is an error only of a text that needs it, as in the reference library. */
+static void unknown_token_that_is_not_there(void **state) {
+  (void)state;
+  kedge_tokenizer *t;
+  int32_t *ids;
+  size_t count;
+  const char *path = put_text("lost.json", "{" MODEL("\"unk_token\": \"?\", " AB) "}");
+  assert_int_equal(kedge_tokenizer_open(path, NULL, &t), KEDGE_OK);
+  assert_int_equal(kedge_tokenizer_encode(t, "a", 1, 0, &ids, &count), KEDGE_OK);
+  assert_int_equal(count, 1);
+  kedge_free(ids);
+  assert_int_equal(kedge_tokenizer_encode(t, "aZ", 2, 0, &ids, &count), KEDGE_ERR_FORMAT);
+  assert_non_null(strstr(kedge_message(), "U+005A"));
+  kedge_tokenizer_free(t);
 }
 
 static void patterns_that_never_end(void **state) {
@@ -442,6 +458,7 @@ int main(void) {
       cmocka_unit_test(wrong_ranks),
       cmocka_unit_test(deep_and_large),
       cmocka_unit_test(patterns_that_are_not_translated),
+      cmocka_unit_test(unknown_token_that_is_not_there),
       cmocka_unit_test(patterns_that_never_end),
       cmocka_unit_test(every_allocation_fails_once),
       cmocka_unit_test(mutations),

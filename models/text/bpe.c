@@ -76,10 +76,9 @@ static void put(kedge__bpe_scratch *scratch, size_t *count, int32_t id) {
 }
 
 /* Splits the piece into the tokens of its characters. An unknown character becomes the tokens of its bytes,
- * or the unknown token (a run of them one token, where they are fused), or nothing. Returns the number of
- * symbols. */
-static size_t start_symbols(const kedge__bpe *bpe, kedge__bpe_scratch *scratch, const char *text,
-                            size_t length) {
+ * or the unknown token (a run of them one token, where they are fused), or nothing. */
+static kedge_status start_symbols(const kedge__bpe *bpe, kedge__bpe_scratch *scratch, const char *text,
+                                  size_t length, size_t *symbols) {
   size_t count = 0;
   bool unknown = false;
   for (size_t at = 0; at < length;) {
@@ -99,12 +98,18 @@ static size_t start_symbols(const kedge__bpe *bpe, kedge__bpe_scratch *scratch, 
       } else if (bpe->unk >= 0) {
         if (unknown && !bpe->fuse_unk) put(scratch, &count, bpe->unk);
         unknown = true;
+      } else if (bpe->unk == KEDGE__UNK_LOST) {
+        return kedge_fail(
+            KEDGE_ERR_FORMAT,
+            "the tokenizer has no token for the character U+%04X: its unk_token is not in its vocabulary",
+            code);
       }
     }
     at += size;
   }
   if (unknown) put(scratch, &count, bpe->unk);
-  return count;
+  *symbols = count;
+  return KEDGE_OK;
 }
 
 static const kedge__merge *find(const kedge__bpe *bpe, int32_t left, int32_t right, uint32_t rank_end) {
@@ -198,7 +203,8 @@ kedge_status kedge__bpe_encode(const kedge__bpe *bpe, kedge__bpe_scratch *scratc
   symbol *symbols = reserve(scratch->symbols, &scratch->symbol_capacity, length, sizeof *symbols);
   if (!symbols) return KEDGE_ERR_MEMORY;
   scratch->symbols = symbols;
-  size_t count = start_symbols(bpe, scratch, text, length);
+  size_t count = 0;
+  KEDGE_TRY(start_symbols(bpe, scratch, text, length, &count));
   if (count <= SHORT_PIECE)
     count = merge_short(bpe, symbols, count, rank_end);
   else

@@ -46,12 +46,16 @@ kedge_status kedge__merges_add(kedge__merges *merges, kedge__merge merge);
 const kedge__merge *kedge__merges_find(const kedge__merges *merges, uint32_t left, uint32_t right);
 void kedge__merges_free(kedge__merges *merges);
 
+enum { KEDGE__UNK_NONE = -1, KEDGE__UNK_LOST = -2 };
+
 typedef struct kedge__bpe {
   kedge__vocab vocab;
   kedge__merges merges;
   int32_t first[KEDGE__ALPHABET_END]; /* ids of the one-character tokens of low code points, -1 none */
   int32_t byte_ids[256];              /* ids of <0x00> to <0xFF>, -1 none */
-  int32_t unk;                        /* -1: unknown characters are dropped, as in the reference library */
+  /* KEDGE__UNK_NONE: unknown characters are dropped; KEDGE__UNK_LOST: the token that should stand for them is
+   * not in the vocabulary, and they are an error. Both as in the reference library. */
+  int32_t unk;
   bool fuse_unk, byte_fallback;
   bool whole_first; /* a piece that is a token is that token, whatever the merges say */
 } kedge__bpe;

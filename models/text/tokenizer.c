@@ -22,12 +22,17 @@ static bool exists(const char *directory, const char *name) {
   return length > 0 && (size_t)length < sizeof path && !stat(path, &info) && S_ISREG(info.st_mode);
 }
 
-/* A tokenizer.json or a ranks file, told apart by the first character. */
+static bool ends_with(const char *text, const char *end) {
+  size_t length = strlen(text), tail = strlen(end);
+  return length >= tail && !strcmp(text + length - tail, end);
+}
+
+/* A tokenizer.json or a ranks file, told apart by the name, else by the first character. */
 static kedge_status open_file(kedge_tokenizer *tokenizer, const char *path, const char *kind) {
   kedge__bytes *text = &tokenizer->files[KEDGE__FILE_TOKENIZER];
   KEDGE_TRY(kedge__read_file(path, text, NULL));
   size_t at = strspn(text->data, "\xEF\xBB\xBF \t\r\n");
-  if (text->data[at] != '{') {
+  if (text->data[at] != '{' && !ends_with(path, ".json")) {
     kedge_status status = kedge__read_ranks(tokenizer, path, text, kind);
     kedge__bytes_free(text); /* Saving converts it. */
     return status;

@@ -129,7 +129,8 @@ static kedge_status read_model(kedge__bpe *bpe, const json_t *model) {
   KEDGE_TRY(kedge__json_text(model, "unk_token", &unk));
   if (unk) {
     bpe->unk = kedge__vocab_find(&bpe->vocab, unk, strlen(unk));
-    if (bpe->unk < 0) return kedge_fail(KEDGE_ERR_FORMAT, "unk_token '%.60s' is not in the vocabulary", unk);
+    /* Byte-level files often name one that no text needs. */
+    if (bpe->unk < 0) bpe->unk = KEDGE__UNK_LOST;
   }
   kedge__bpe_index(bpe);
   return KEDGE_OK;
