@@ -217,6 +217,10 @@ static void spellings(void **state) {
               !c.rope.truncate && equal(c.rope.beta_fast, 32));
   assert_int_equal(c.rope.original_max_position_embeddings, 32768);
   kedge_hf_config_destroy(&c);
+  c = parse(WITH("\"dtype\":null,\"torch_dtype\":\"float16\",\"num_experts\":16,\"n_routed_experts\":null"));
+  assert_string_equal(c.dtype, "float16");
+  assert_int_equal(c.num_experts, 16);
+  kedge_hf_config_destroy(&c);
   c = parse(WITH("\"rope_parameters\":{\"rope_theta\":7e4,\"rope_type\":\"default\"},\"rope_theta\":1e4"));
   assert_true(equal(c.rope.theta, 7e4));
   assert_false(c.norm_topk_prob); /* the class default, and said so */

@@ -173,11 +173,11 @@ static kedge_status lookup(const reader *in, const json_t *object, const field *
   *value = NULL;
   for (int i = 0; i < 3; i++) {
     json_t *other = spellings[i] ? json_object_get(object, spellings[i]) : NULL;
-    if (!other) continue;
-    if (*value && !json_equal(*value, other))
+    if (!other || (*value && json_is_null(other))) continue;
+    if (*value && !json_is_null(*value) && !json_equal(*value, other))
       return kedge_fail(KEDGE_ERR_FORMAT, "%s: keys \"%s\" and \"%s\" contradict each other", in->name, *key,
                         spellings[i]);
-    if (!*value) {
+    if (!*value || json_is_null(*value)) {
       *value = other;
       *key = spellings[i];
     }
