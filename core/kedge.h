@@ -36,7 +36,8 @@ const char *kedge_status_text(kedge_status status);
  * characters are shown escaped. */
 kedge_status kedge_fail(kedge_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Puts "<context>: " before the message already recorded by this thread; returns `status`. */
+/* Puts "<context>: " before the message already recorded by this thread, unless that begins with the same
+ * place or one inside it ("<context>: ", "<context>/"); returns `status`. */
 kedge_status kedge_fail_in(kedge_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

@@ -55,6 +55,8 @@ kedge_status kedge_fail_in(kedge_status status, const char *format, ...) {
   int used = vsnprintf(raw, MESSAGE_SIZE, format, list);
   va_end(list);
   size_t at = used < 0 ? 0 : (size_t)used < MESSAGE_SIZE ? (size_t)used : MESSAGE_SIZE - 1;
+  /* A message that names the same place, or one inside it, already says where. */
+  if (at && !strncmp(message, raw, at) && (message[at] == ':' || message[at] == '/')) return status;
   snprintf(raw + at, sizeof raw - at, ": %s", message);
   set_message(raw);
   return status;

@@ -135,7 +135,7 @@ static void compare_tensors(info_report *r, const kedge_params *params, const ke
   tally missing = {r->problems, "is missing", "are missing", 0};
   tally wrong = {r->problems, "has the shape ", "have another shape than the config says", 0};
   tally unknown = {r->problems, "is no part of the model", "are no part of the model", 0};
-  tally stale = {r->notes, "is stale and ignored", "are stale and ignored", 0};
+  tally stale = {r->notes, "is stale or empty and ignored", "are stale or empty and ignored", 0};
   for (uint32_t i = 0; i < params->count; i++)
     for (uint32_t part = 0; part < params->items[i].parts && !params->items[i].second; part++) {
       char name[KEDGE_NAME_SIZE];
@@ -147,11 +147,13 @@ static void compare_tensors(info_report *r, const kedge_params *params, const ke
         tally_add(&missing, name, "");
     }
   for (uint32_t i = 0; i < kedge_checkpoint_count(checkpoint); i++) {
-    const char *name = kedge_checkpoint_at(checkpoint, i)->name;
+    const kedge_st_tensor *tensor = kedge_checkpoint_at(checkpoint, i);
+    const char *name = tensor->name;
     uint32_t item, part;
     bool tied;
     if (kedge_params_lookup(params, name, &item, &part, &tied)) continue;
-    tally_add(kedge_params_ignores(params, name) ? &stale : &unknown, name, "");
+    const bool ignored = !tensor->bytes || kedge_params_ignores(params, name);
+    tally_add(ignored ? &stale : &unknown, name, "");
   }
   tally_end(&missing);
   tally_end(&wrong);

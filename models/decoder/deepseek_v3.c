@@ -25,6 +25,12 @@ static const kedge_tensor_name names[] = {
 
 static kedge_status options(const kedge_hf_config *config, kedge_family_options *o) {
   KEDGE_TRY(kedge__check_latent(config));
+  if (config->n_group > 1 &&
+      config->num_experts / config->n_group < 2) /* A group's score is that of its two best. */
+    return kedge_fail(
+        KEDGE_ERR_UNSUPPORTED,
+        "config.json: key \"n_group\": expected groups of 2 or more of the %u experts, got %u groups",
+        config->num_experts, config->n_group);
   const bool remote = config->options & KEDGE_OPTION_NORM_TOPK_PROB;
   *o = (kedge_family_options){
       .rope_interleaved = config->rope_interleave,

@@ -159,7 +159,8 @@ static kedge_status check_tied(const kedge_model *m, const kedge_st_tensor *head
                     head->name, name);
 }
 
-/* Every file tensor is consumed, ignored by name, or an error. */
+/* Every file tensor is consumed, ignored by name or as an empty one (of shared experts that have no width),
+ * or an error. */
 static kedge_status check_leftovers(kedge_model *m) {
   for (uint32_t i = 0; i < kedge_checkpoint_count(m->source); i++) {
     const kedge_st_tensor *tensor = kedge_checkpoint_at(m->source, i);
@@ -169,11 +170,13 @@ static kedge_status check_leftovers(kedge_model *m) {
       if (tied) KEDGE_TRY(check_tied(m, tensor));
       continue;
     }
-    if (!kedge_params_ignores(&m->params, tensor->name))
+    const bool empty = !tensor->bytes;
+    if (!empty && !kedge_params_ignores(&m->params, tensor->name))
       return kedge_fail(KEDGE_ERR_MISMATCH,
                         "tensor %s (in %s) is not part of a %s model with this config.json", tensor->name,
                         kedge_checkpoint_shard_of(m->source, tensor), m->config.model_type);
-    KEDGE_TRY(kedge_notes_add(&m->notes, "tensor %s is a stale buffer and is ignored", tensor->name));
+    KEDGE_TRY(kedge_notes_add(&m->notes, "tensor %s is %s and is ignored", tensor->name,
+                              empty ? "empty" : "a stale buffer"));
   }
   return KEDGE_OK;
 }
