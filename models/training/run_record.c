@@ -151,16 +151,17 @@ kedge_status kedge__run_record_match(const char *checkpoint, const kedge_run_rec
   if (strcmp(r->data, want->data))
     return kedge_fail(KEDGE_ERR_MISMATCH, "%s was trained on other samples (data hash %s, this run has %s)",
                       checkpoint, r->data, want->data);
-  if (*r->base && strcmp(r->base, want->base))
-    return kedge_fail(KEDGE_ERR_MISMATCH,
-                      "%s was trained from another base model (hash %s, model_name_or_path has %s)",
-                      checkpoint, r->base, want->base);
   json_t *had = json_loads(r->settings, 0, NULL), *has = json_loads(want->settings, 0, NULL);
   bool extends = had && has && may_extend(had, has);
   kedge_status status = had && has ? match_settings(checkpoint, had, has) : KEDGE_ERR_MEMORY;
   json_decref(had);
   json_decref(has);
   KEDGE_TRY(status);
+  /* After the settings: model_options are part of the hash, and their key says more. */
+  if (*r->base && strcmp(r->base, want->base))
+    return kedge_fail(KEDGE_ERR_MISMATCH,
+                      "%s was trained from another base model (hash %s, model_name_or_path has %s)",
+                      checkpoint, r->base, want->base);
   if (r->updates != want->updates && !(extends && r->step <= want->updates))
     return kedge_fail(KEDGE_ERR_MISMATCH, "%s belongs to a run of %llu updates, this run has %llu",
                       checkpoint, (unsigned long long)r->updates, (unsigned long long)want->updates);
