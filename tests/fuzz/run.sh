@@ -10,7 +10,7 @@ set -eu
 run_one() {
   build=$1 seconds=$2 name=$3
   mkdir -p "$build/corpus/$name"
-  case $name in ranks | config) dictionary= ;; *) dictionary=-dict=tests/fuzz/json.dict ;; esac
+  case $name in ranks | config | program) dictionary= ;; *) dictionary=-dict=tests/fuzz/json.dict ;; esac
   status=0
   "$build/fuzz_$name" "$build/corpus/$name" "tests/fuzz/corpus/$name" $dictionary -max_total_time="$seconds" -timeout=20 \
     -max_len=65536 -rss_limit_mb=2048 -malloc_limit_mb=1024 -artifact_prefix="$build/findings/$name-" -print_final_stats=1 \
