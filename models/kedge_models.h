@@ -15,6 +15,7 @@
  *   models/routing/retention.h       how much of a base model's routing was kept
  *   models/routing/retention_use.h   how a model uses its experts, how far domains lie apart
  *   models/routing/probe.h           all of this over domains, with communities, as a report
+ *   models/routing/audit.h           what a base router has to measure and to hold, as verdicts
  *   models/routing/communities.h     communities of experts that are chosen together, and their file
  *   models/routing/partition.h       how alike two partitions are: NMI, AMI, ARI
  *   models/routing/community_report.h  communities of whole traces, with null graphs and noise floors
@@ -36,6 +37,7 @@ extern "C" {
 #include "models/decoder/initialise.h"
 #include "models/decoder/model.h"
 #include "models/decoder/pass.h"
+#include "models/routing/audit.h"
 #include "models/routing/communities.h"
 #include "models/routing/community_report.h"
 #include "models/routing/partition.h"
