@@ -93,20 +93,25 @@ static kedge_status find_bias(const char *model, kedge_audit_bias *bias) {
   return status;
 }
 
+static kedge_status detect(const probe_domain *d, uint32_t domain, const kedge_community_options *how,
+                           kedge_audit *a) {
+  kedge_community_options options = *how;
+  progress bar;
+  progress_init(&bar, stderr, "audit communities", "layers", 0, d->base.layers);
+  options.progress = advanced, options.context = &bar;
+  const kedge_status status = kedge_audit_add_communities(a, domain, &d->base, &options);
+  if (status == KEDGE_OK)
+    progress_end(&bar, NULL);
+  else
+    progress_clear(&bar);
+  return status;
+}
+
+/* What takes long comes last, when everything is known to fit. */
 static kedge_status measure(const probe_inputs *in, const kedge_community_options *how, kedge_audit *a) {
-  for (uint32_t i = 0; i < in->count; i++) {
-    const probe_domain *d = &in->domains[i];
-    kedge_community_options options = *how;
-    progress bar;
-    progress_init(&bar, stderr, "audit communities", "layers", 0, d->base.layers);
-    options.progress = advanced, options.context = &bar;
-    const kedge_status status = kedge_audit_add(a, d->name, &d->base, &options);
-    if (status == KEDGE_OK)
-      progress_end(&bar, NULL);
-    else
-      progress_clear(&bar);
-    KEDGE_TRY(status);
-  }
+  for (uint32_t i = 0; i < in->count; i++)
+    KEDGE_TRY(kedge_audit_add(a, in->domains[i].name, &in->domains[i].base));
+  for (uint32_t i = 0; i < in->count; i++) KEDGE_TRY(detect(&in->domains[i], i, how, a));
   return KEDGE_OK;
 }
 

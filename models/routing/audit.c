@@ -234,18 +234,20 @@ static kedge_status measure(const kedge_trace *t, const kedge_use *u, kedge_audi
   return KEDGE_OK;
 }
 
-kedge_status kedge_audit_add(kedge_audit *a, const char *name, const kedge_trace *t,
-                             const kedge_community_options *communities) {
-  kedge_probe *p = &a->probe;
-  const uint32_t place = p->count;
+kedge_status kedge_audit_add(kedge_audit *a, const char *name, const kedge_trace *t) {
+  const uint32_t place = a->probe.count;
   kedge_audit_domain *more = kedge_realloc(a->domains, (size_t)place + 1, sizeof *more);
   if (!more) return KEDGE_ERR_MEMORY;
   a->domains = more;
   a->domains[place] = (kedge_audit_domain){0};
-  KEDGE_TRY(kedge_probe_add(p, name, t, NULL));
-  KEDGE_TRY(measure(t, &p->domains[place].base[KEDGE_PROBE_ALL], &a->domains[place]));
-  if (!communities || t->experts > MAX_PAIRED) return KEDGE_OK;
-  return kedge_probe_add_communities(p, place, t, NULL, communities);
+  KEDGE_TRY(kedge_probe_add(&a->probe, name, t, NULL));
+  return measure(t, &a->probe.domains[place].base[KEDGE_PROBE_ALL], &a->domains[place]);
+}
+
+kedge_status kedge_audit_add_communities(kedge_audit *a, uint32_t domain, const kedge_trace *t,
+                                         const kedge_community_options *options) {
+  if (t->experts > MAX_PAIRED) return KEDGE_OK;
+  return kedge_probe_add_communities(&a->probe, domain, t, NULL, options);
 }
 
 void kedge_audit_destroy(kedge_audit *a) {

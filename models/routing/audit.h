@@ -122,11 +122,13 @@ typedef enum kedge_audit_bias {
   KEDGE_AUDIT_BIAS_PRESENT
 } kedge_audit_bias;
 
-/* Adds a domain: measures a trace of the model. Communities are not looked for where `communities` is NULL
- * or there are more than 4096 experts. Errors as kedge_probe_add and kedge_community_report_make. After a
- * failure the audit can only be destroyed. */
-kedge_status kedge_audit_add(kedge_audit *audit, const char *name, const kedge_trace *trace,
-                             const kedge_community_options *communities);
+/* Adds a domain: measures a trace of the model. Errors as kedge_probe_add. After a failure the audit can only
+ * be destroyed. */
+kedge_status kedge_audit_add(kedge_audit *audit, const char *name, const kedge_trace *trace);
+/* Looks for the communities of domain number `domain`, in the same trace and with the options of all domains;
+ * for none among more than 4096 experts. Errors as kedge_community_report_make. */
+kedge_status kedge_audit_add_communities(kedge_audit *audit, uint32_t domain, const kedge_trace *trace,
+                                         const kedge_community_options *options);
 /* Fills figures, verdicts and warnings from all domains. Of several rho, 0.10 is judged, or the first. */
 void kedge_audit_judge(kedge_audit *audit, kedge_audit_bias bias);
 void kedge_audit_destroy(kedge_audit *audit);

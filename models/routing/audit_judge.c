@@ -138,12 +138,14 @@ static kedge_audit_answer anchoring(const kedge_audit *a) {
   return f->excess >= KEDGE_AUDIT_THIRD ? KEDGE_AUDIT_YES : KEDGE_AUDIT_UNDECIDED;
 }
 
+/* Communities that are no more than each expert's use gives are no communities to shuffle within. */
 static kedge_audit_answer shuffles(const kedge_audit *a) {
   const kedge_audit_figures *f = &a->figures;
   const double resolved = f->split_nmi - f->floor;
   if (!chooses(a) || a->probe.topk < 2 || !(f->degree >= 1) || !isfinite(resolved) ||
       !isfinite(f->within_nmi))
     return KEDGE_AUDIT_CANNOT_TELL;
+  if (a->verdicts[KEDGE_AUDIT_Q_DIAGNOSTIC].answer == KEDGE_AUDIT_NO) return KEDGE_AUDIT_NO;
   if (f->within_nmi < KEDGE_AUDIT_UNSTABLE || resolved <= KEDGE_AUDIT_UNRESOLVED)
     return few_tokens(f) ? KEDGE_AUDIT_CANNOT_TELL : KEDGE_AUDIT_NO;
   return f->within_nmi >= KEDGE_AUDIT_STABLE && resolved >= KEDGE_AUDIT_RESOLVED ? KEDGE_AUDIT_YES

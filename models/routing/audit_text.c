@@ -28,8 +28,7 @@ static const names questions[KEDGE_AUDIT_QUESTIONS] = {
                                   "makes sense"}},
     [KEDGE_AUDIT_Q_SHUFFLES] = {"within_shuffles",
                                 "within-community shuffle controls",
-                                {"cannot tell", "not usable: communities are unstable", "undecided",
-                                 "usable"}},
+                                {"cannot tell", "not usable", "undecided", "usable"}},
     [KEDGE_AUDIT_Q_BALANCING] = {"load_balancing",
                                  "load balancing",
                                  {"cannot tell", "little to mend", "undecided", "makes sense"}},
@@ -126,14 +125,22 @@ static void word_shuffles(kedge_audit *a) {
   char text[KEDGE_AUDIT_TEXT];
   const char *why = no_communities(a, text);
   if (!why && !isfinite(f->within_nmi)) why = "no shuffle was tried";
-  if (why)
+  if (why) {
     say(a, KEDGE_AUDIT_Q_SHUFFLES, "%s", why);
-  else
-    say(a, KEDGE_AUDIT_Q_SHUFFLES,
-        "found again after a shuffle within them: NMI %.2f; two halves %.2f, floor %.2f; %.1f communities of "
-        "%u experts%s",
-        f->within_nmi, f->split_nmi, f->floor, f->communities, a->probe.experts,
-        a->verdicts[KEDGE_AUDIT_Q_SHUFFLES].answer == KEDGE_AUDIT_CANNOT_TELL ? "; too few tokens" : "");
+    return;
+  }
+  const bool unstable =
+      f->within_nmi < KEDGE_AUDIT_UNSTABLE || f->split_nmi - f->floor <= KEDGE_AUDIT_UNRESOLVED;
+  const char *reason = "";
+  if (a->verdicts[KEDGE_AUDIT_Q_SHUFFLES].answer == KEDGE_AUDIT_NO)
+    reason =
+        unstable ? "communities are unstable: " : "communities are what the use of experts alone gives: ";
+  if (a->verdicts[KEDGE_AUDIT_Q_SHUFFLES].answer == KEDGE_AUDIT_CANNOT_TELL) reason = "too few tokens: ";
+  say(a, KEDGE_AUDIT_Q_SHUFFLES,
+      "%sfound again after a shuffle within them with NMI %.2f; two halves %.2f, floor %.2f; %.1f "
+      "communities "
+      "of %u experts",
+      reason, f->within_nmi, f->split_nmi, f->floor, f->communities, a->probe.experts);
 }
 
 static void word_balancing(kedge_audit *a) {
