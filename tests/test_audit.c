@@ -241,6 +241,7 @@ static void test_uniform(void **state) {
   expect(&a, KEDGE_AUDIT_Q_BALANCING, KEDGE_AUDIT_NO, "little to mend (0 dead experts in 0 of 4 layers");
   expect(&a, KEDGE_AUDIT_Q_LOSS_FREE, KEDGE_AUDIT_CANNOT_TELL, "not known");
   near("L1 is what chance gives", a.figures.l1, a.figures.l1_noise, 0.02);
+  near("chance of four layers", a.figures.l1_averaged_noise, a.figures.l1_noise / 2, 1e-12);
   near("also of spans", a.figures.l1_span, a.figures.l1_span_noise, 0.02);
   near("halves are at the floor", a.figures.split_nmi, a.figures.floor, 0.1);
   assert_true(a.figures.beating <= 1 && a.figures.uniform >= 3);
@@ -395,7 +396,8 @@ static void test_tiny(void **state) {
                {1, 1, 64, 6, false, false, false}, {50, 2, 4, 4, false, true, false},
                {500, 2, 8, 1, false, true, true},  {3, 2, 16, 4, true, false, false},
                {2, 1, 2, 1, false, true, false},   {9, 3, 1, 1, false, false, false},
-               {400, 1, 2, 1, false, true, true},  {1, 2, 3, 2, false, true, false}};
+               {400, 1, 2, 1, false, true, true},  {400, 2, 4, 2, false, true, true},
+               {1, 2, 3, 2, false, true, false}};
   for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
     kedge_trace t;
     kedge_audit a;
