@@ -12,7 +12,8 @@ if(KEDGE_OPENBLAS)
 endif()
 file(GLOB KEDGE_CPU_KERNELS CONFIGURE_DEPENDS backends/cpu/kernels/*.c)
 # Those with products, KEDGE_CPU_PRODUCT in backends/cpu/kernels.def.
-set(KEDGE_CPU_PRODUCTS backends/cpu/kernels/matmul.c backends/cpu/kernels/softmax.c)
+set(KEDGE_CPU_PRODUCTS backends/cpu/kernels/attention.c backends/cpu/kernels/matmul.c
+  backends/cpu/kernels/softmax.c)
 
 set(KEDGE_OBJECTS)
 

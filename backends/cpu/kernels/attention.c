@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention in tiles of query rows and key rows, rotary positions, attention over a cache; meaning in
- * core/ops/attention.c. A task owns what it writes: a block of query rows and a head (o, lse, dq), or a block
- * of key rows and a key/value head (dk, dv). The backward computes each tile's probabilities twice, once for
- * either owner, and so needs neither atomics nor a buffer of partial sums. */
+ * Attention in tiles of query rows and key rows, and attention over a cache; meaning in core/ops/attention.c.
+ * Probabilities and gradients of scores meet the other operands in the storage dtype, sums are f32. A task
+ * owns what it writes: a block of query rows and a head (o, lse, dq), or a block of key rows and a key/value
+ * head (dk, dv). The backward computes each tile's probabilities twice, once for either owner, and so needs
+ * neither atomics nor a buffer of partial sums. */
+#include "backends/cpu/kernels/gemm.h"
 #include "backends/cpu/kernels/panel.h"
 #include "backends/cpu/kernels/vexp.h"
 
@@ -11,29 +13,62 @@ enum { ROWS = 64 }; /* rows of a tile, of queries and of keys */
 
 /* A thread's tiles. */
 typedef struct tiles {
-  float *q, *k, *v, *dy, *scores, *dscores, *sum_q, *sum_k, *sum_v, *max, *total;
+  float *scores, *dscores, *sum_q, *sum_k, *sum_v, *max, *total;
+  kedge_x *p, *ds;  /* scores and dscores in the storage dtype */
+  uint32_t *panels; /* of the products */
 } tiles;
 
 static size_t tiles_floats(size_t dim_qk, size_t dim_v) {
-  return 4 * kedge__pad(ROWS * dim_qk) + 3 * kedge__pad(ROWS * dim_v) + 2 * kedge__pad(ROWS * ROWS) +
-         2 * kedge__pad(ROWS);
+  return 2 * kedge__pad(ROWS * dim_qk) + kedge__pad(ROWS * dim_v) + 4 * kedge__pad(ROWS * ROWS) +
+         2 * kedge__pad(ROWS) + KEDGE_A_WORDS + KEDGE_B_WORDS;
 }
 
 static tiles tiles_of_thread(const kedge_call *call, size_t dim_qk, size_t dim_v) {
   float *s = (float *)call->scratch + (size_t)omp_get_thread_num() * tiles_floats(dim_qk, dim_v);
   tiles t;
-  t.q = kedge__take(&s, ROWS * dim_qk);
-  t.k = kedge__take(&s, ROWS * dim_qk);
   t.sum_q = kedge__take(&s, ROWS * dim_qk);
   t.sum_k = kedge__take(&s, ROWS * dim_qk);
-  t.v = kedge__take(&s, ROWS * dim_v);
-  t.dy = kedge__take(&s, ROWS * dim_v);
   t.sum_v = kedge__take(&s, ROWS * dim_v);
   t.scores = kedge__take(&s, ROWS * ROWS);
   t.dscores = kedge__take(&s, ROWS * ROWS);
+  t.p = (kedge_x *)(void *)kedge__take(&s, ROWS * ROWS);
+  t.ds = (kedge_x *)(void *)kedge__take(&s, ROWS * ROWS);
   t.max = kedge__take(&s, ROWS);
   t.total = kedge__take(&s, ROWS);
+  t.panels = (uint32_t *)(void *)s;
   return t;
+}
+
+/* Rows of a tensor, `pitch` apart. */
+typedef struct rows {
+  const kedge_x *data;
+  size_t pitch;
+} rows;
+
+static rows rows_at(const kedge_call *call, int slot, size_t row, size_t col) {
+  const size_t pitch = call->in[slot].pitch;
+  return (rows){KEDGE_IN_X(slot) + row * pitch + col, pitch};
+}
+
+/* C [m,n] = op(A) op(B), or with `add` added to C; m <= ROWS. */
+static void multiply(const tiles *t, bool trans_a, bool trans_b, size_t m, size_t n, size_t k, rows a, rows b,
+                     bool add, float *c, size_t pitch) {
+  const kedge_product p = {{a.data, a.pitch, NULL, 1}, {b.data, b.pitch, NULL, 1}, trans_a, trans_b, k};
+  for (size_t j = 0; j < n; j += KEDGE_NC) {
+    const kedge_target target = {c + j, NULL, pitch, 0};
+    kedge__gemm_block(&p, 0, m, j, kedge__min(KEDGE_NC, n - j), &target, add, t->panels);
+  }
+}
+
+/* A tile of scores [m,n] in the storage dtype. */
+static rows stored(const float *tile, size_t m, size_t n, kedge_x *room) {
+#if defined(KEDGE_STORAGE_BF16)
+  for (size_t r = 0; r < m; r++) kedge__narrow(room + r * ROWS, tile + r * ROWS, n);
+  return (rows){room, ROWS};
+#else
+  (void)m, (void)n, (void)room;
+  return (rows){tile, ROWS};
+#endif
 }
 
 /* A tile's key rows, and for each query row t the part [low, high) of them that it sees. */
@@ -90,8 +125,7 @@ static void forward_block(const kedge_call *call, size_t first, size_t head) {
   const int32_t *segments = KEDGE_IN_I(3);
   size_t count = kedge__min(ROWS, a->tokens - first), kv = head / (a->heads / a->kv_heads), dv = a->dim_v;
   tiles s = tiles_of_thread(call, a->dim_qk, dv);
-  kedge_panel q = kedge__panel_of(KEDGE_IN_X(0) + first * call->in[0].pitch + head * a->dim_qk,
-                                  call->in[0].pitch, count, a->dim_qk, s.q);
+  const rows q = rows_at(call, 0, first, head * a->dim_qk);
   memset(s.sum_v, 0, count * dv * sizeof(float));
   for (size_t r = 0; r < count; r++) {
     s.max[r] = -INFINITY;
@@ -100,18 +134,16 @@ static void forward_block(const kedge_call *call, size_t first, size_t head) {
   range all = keys_of(segments, first, count);
   for (size_t j = all.low; j < all.high; j += ROWS) {
     size_t n = kedge__min(ROWS, all.high - j);
-    kedge_panel k = kedge__panel_of(KEDGE_IN_X(1) + j * call->in[1].pitch + kv * a->dim_qk, call->in[1].pitch,
-                                    n, a->dim_qk, s.k);
-    kedge_panel v =
-        kedge__panel_of(KEDGE_IN_X(2) + j * call->in[2].pitch + kv * dv, call->in[2].pitch, n, dv, s.v);
-    kedge__gemm(false, true, count, n, a->dim_qk, q, k, 0, s.scores, ROWS);
+    multiply(&s, false, true, count, n, a->dim_qk, q, rows_at(call, 1, j, kv * a->dim_qk), false, s.scores,
+             ROWS);
     for (size_t r = 0; r < count; r++) {
       float shrink =
           soften(s.scores + r * ROWS, n, seen(segments, first + r, j, n), a->scale, &s.max[r], &s.total[r]);
       if (shrink == 1) continue;
       for (size_t d = 0; d < dv; d++) s.sum_v[r * dv + d] *= shrink;
     }
-    kedge__gemm(false, false, count, dv, n, (kedge_panel){s.scores, ROWS}, v, 1, s.sum_v, dv);
+    multiply(&s, false, false, count, dv, n, stored(s.scores, count, n, s.p), rows_at(call, 2, j, kv * dv),
+             true, s.sum_v, dv);
   }
   for (size_t r = 0; r < count; r++) {
     size_t row = (first + r) * a->heads + head;
@@ -138,24 +170,22 @@ KEDGE_KERNEL(attention) {
 /* The query side of a backward tile: rows [first, first + count) of one head. */
 typedef struct query_tile {
   size_t first, count, head;
-  kedge_panel q, dy;
+  rows q, dy;
   const float *delta; /* sum of dy o, a row */
 } query_tile;
 
 static query_tile load_queries(const kedge_call *call, const tiles *s, size_t first, size_t count,
                                size_t head) {
   KEDGE_CALL_ARGS(attention_grad);
-  size_t dv = a->dim_v, pitch = call->in[5].pitch;
-  query_tile t = {.first = first, .count = count, .head = head, .delta = s->total};
-  t.q = kedge__panel_of(KEDGE_IN_X(0) + first * call->in[0].pitch + head * a->dim_qk, call->in[0].pitch,
-                        count, a->dim_qk, s->q);
-  t.dy = kedge__panel_of(KEDGE_IN_X(5) + first * pitch + head * dv, pitch, count, dv, s->dy);
+  const size_t dv = a->dim_v;
+  query_tile t = {
+      first,   count, head, rows_at(call, 0, first, head * a->dim_qk), rows_at(call, 5, first, head * dv),
+      s->total};
   for (size_t r = 0; r < count; r++) {
-    const kedge_x *o = KEDGE_IN_X(3) + ((first + r) * a->heads + head) * dv;
-    const float *dy = t.dy.data + r * t.dy.pitch;
+    const kedge_x *o = KEDGE_IN_X(3) + ((first + r) * a->heads + head) * dv, *dy = t.dy.data + r * t.dy.pitch;
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (size_t d = 0; d < dv; d++) sum += dy[d] * kedge_load(o[d]);
+    for (size_t d = 0; d < dv; d++) sum += kedge_load(dy[d]) * kedge_load(o[d]);
     s->total[r] = sum;
   }
   return t;
@@ -163,12 +193,12 @@ static query_tile load_queries(const kedge_call *call, const tiles *s, size_t fi
 
 /* Probabilities and gradients of the scores of a query tile against `n` keys from `j`: into scores, dscores.
  */
-static void backward_tile(const kedge_call *call, const tiles *s, const query_tile *t, kedge_panel k,
-                          kedge_panel v, size_t j, size_t n) {
+static void backward_tile(const kedge_call *call, const tiles *s, const query_tile *t, rows k, rows v,
+                          size_t j, size_t n) {
   KEDGE_CALL_ARGS(attention_grad);
   const int32_t *segments = KEDGE_IN_I(6);
-  kedge__gemm(false, true, t->count, n, a->dim_qk, t->q, k, 0, s->scores, ROWS);
-  kedge__gemm(false, true, t->count, n, a->dim_v, t->dy, v, 0, s->dscores, ROWS);
+  multiply(s, false, true, t->count, n, a->dim_qk, t->q, k, false, s->scores, ROWS);
+  multiply(s, false, true, t->count, n, a->dim_v, t->dy, v, false, s->dscores, ROWS);
   for (size_t r = 0; r < t->count; r++) {
     float *p = s->scores + r * ROWS, *ds = s->dscores + r * ROWS;
     float lse = KEDGE_IN_F(4)[(t->first + r) * a->heads + t->head], delta = t->delta[r], scale = a->scale;
@@ -192,12 +222,9 @@ static void query_gradient(const kedge_call *call, size_t first, size_t head) {
   range all = keys_of(KEDGE_IN_I(6), first, count);
   for (size_t j = all.low; j < all.high; j += ROWS) {
     size_t n = kedge__min(ROWS, all.high - j);
-    kedge_panel k =
-        kedge__panel_of(KEDGE_IN_X(1) + j * call->in[1].pitch + kv * dqk, call->in[1].pitch, n, dqk, s.k);
-    kedge_panel v = kedge__panel_of(KEDGE_IN_X(2) + j * call->in[2].pitch + kv * a->dim_v, call->in[2].pitch,
-                                    n, a->dim_v, s.v);
-    backward_tile(call, &s, &t, k, v, j, n);
-    kedge__gemm(false, false, count, dqk, n, (kedge_panel){s.dscores, ROWS}, k, 1, s.sum_q, dqk);
+    const rows k = rows_at(call, 1, j, kv * dqk);
+    backward_tile(call, &s, &t, k, rows_at(call, 2, j, kv * a->dim_v), j, n);
+    multiply(&s, false, false, count, dqk, n, stored(s.dscores, count, n, s.ds), k, true, s.sum_q, dqk);
   }
   for (size_t r = 0; r < count; r++)
     kedge__narrow(KEDGE_OUT_X(0) + ((first + r) * a->heads + head) * dqk, s.sum_q + r * dqk, dqk);
@@ -209,10 +236,7 @@ static void key_gradient(const kedge_call *call, size_t first, size_t kv) {
   size_t count = kedge__min(ROWS, a->tokens - first), group = a->heads / a->kv_heads, dqk = a->dim_qk,
          dv = a->dim_v;
   tiles s = tiles_of_thread(call, dqk, dv);
-  kedge_panel k = kedge__panel_of(KEDGE_IN_X(1) + first * call->in[1].pitch + kv * dqk, call->in[1].pitch,
-                                  count, dqk, s.k);
-  kedge_panel v =
-      kedge__panel_of(KEDGE_IN_X(2) + first * call->in[2].pitch + kv * dv, call->in[2].pitch, count, dv, s.v);
+  const rows k = rows_at(call, 1, first, kv * dqk), v = rows_at(call, 2, first, kv * dv);
   memset(s.sum_k, 0, count * dqk * sizeof(float));
   memset(s.sum_v, 0, count * dv * sizeof(float));
   /* Queries that see these keys: up to the end of the sequence that the last of them is in. */
@@ -222,8 +246,10 @@ static void key_gradient(const kedge_call *call, size_t first, size_t kv) {
     for (size_t i = first; i < end; i += ROWS) {
       query_tile t = load_queries(call, &s, i, kedge__min(ROWS, end - i), head);
       backward_tile(call, &s, &t, k, v, first, count);
-      kedge__gemm(true, false, count, dv, t.count, (kedge_panel){s.scores, ROWS}, t.dy, 1, s.sum_v, dv);
-      kedge__gemm(true, false, count, dqk, t.count, (kedge_panel){s.dscores, ROWS}, t.q, 1, s.sum_k, dqk);
+      multiply(&s, true, false, count, dv, t.count, stored(s.scores, t.count, count, s.p), t.dy, true,
+               s.sum_v, dv);
+      multiply(&s, true, false, count, dqk, t.count, stored(s.dscores, t.count, count, s.ds), t.q, true,
+               s.sum_k, dqk);
     }
   for (size_t r = 0; r < count; r++) {
     kedge__narrow(KEDGE_OUT_X(1) + ((first + r) * a->kv_heads + kv) * dqk, s.sum_k + r * dqk, dqk);
@@ -293,59 +319,4 @@ KEDGE_KERNEL(attention_cached) {
   size_t count = (size_t)a->queries * a->heads;
   KEDGE_PARALLEL_FOR
   for (size_t i = 0; i < count; i++) attend_cached(call, i / a->heads, i % a->heads);
-}
-
-/* ---- Rotary positions
- * ------------------------------------------------------------------------------------------------ */
-
-enum { ROPE_TOKENS = 16 }; /* tokens a task */
-
-KEDGE_SCRATCH(rope) {
-  KEDGE_CALL_ARGS(rope);
-  return (uint64_t)call->threads * 2 * kedge__pad(a->dim / 2) * sizeof(float);
-}
-
-static void rotate_half(const kedge_x *x, kedge_x *y, size_t half, const float *c, const float *s) {
-  for (size_t i = 0; i < half; i++) {
-    float first = kedge_load(x[i]), second = kedge_load(x[i + half]);
-    y[i] = kedge_store(first * c[i] - second * s[i]);
-    y[i + half] = kedge_store(second * c[i] + first * s[i]);
-  }
-}
-
-static void rotate_pairs(const kedge_x *x, kedge_x *y, size_t half, const float *c, const float *s) {
-  for (size_t i = 0; i < half; i++) {
-    float first = kedge_load(x[2 * i]), second = kedge_load(x[2 * i + 1]);
-    y[2 * i] = kedge_store(first * c[i] - second * s[i]);
-    y[2 * i + 1] = kedge_store(second * c[i] + first * s[i]);
-  }
-}
-
-static void rope_token(const kedge_call *call, size_t t) {
-  KEDGE_CALL_ARGS(rope);
-  size_t half = a->dim / 2;
-  float *scratch = (float *)call->scratch + (size_t)omp_get_thread_num() * 2 * kedge__pad(half);
-  float *c = kedge__take(&scratch, half), *s = kedge__take(&scratch, half);
-  for (size_t i = 0; i < half; i++) {
-    float angle = (float)KEDGE_IN_I(2)[t] * KEDGE_IN_F(1)[i];
-    c[i] = cosf(angle) * a->factor;
-    s[i] = sinf(angle) * (a->inverse ? -a->factor : a->factor);
-  }
-  for (size_t h = 0; h < a->heads; h++) {
-    const kedge_x *x = KEDGE_IN_X(0) + t * call->in[0].pitch + h * a->dim;
-    kedge_x *y = KEDGE_OUT_X(0) + (t * a->heads + h) * a->dim;
-    if (a->interleaved)
-      rotate_pairs(x, y, half, c, s);
-    else
-      rotate_half(x, y, half, c, s);
-  }
-}
-
-KEDGE_KERNEL(rope) {
-  KEDGE_CALL_ARGS(rope);
-  size_t blocks = kedge__blocks(a->tokens, ROPE_TOKENS);
-  KEDGE_PARALLEL_FOR
-  for (size_t b = 0; b < blocks; b++)
-    for (size_t t = b * ROPE_TOKENS; t < kedge__min((b + 1) * ROPE_TOKENS, a->tokens); t++)
-      rope_token(call, t);
 }
