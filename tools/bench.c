@@ -16,7 +16,7 @@ static const bench_shape shapes[] = {
     {"moonlight", 2048, 1408, 64, 6, 4096, 16, 16, 4096},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
-static const char *const parts[] = {"ops", "layer", "step", "generate"};
+static const char *const parts[] = {"ops", "layer", "step", "generate", "products"};
 enum { PARTS = sizeof parts / sizeof *parts };
 
 typedef struct bench_command {
@@ -74,9 +74,9 @@ static void print_text(const bench_report *r) {
 
 static json_t *json_of(const bench_report *r, const bench_line *line) {
   json_t *o =
-      json_pack("{s:s, s:s, s:s, s:s, s:i, s:f, s:f, s:f}", "bench", line->bench, "shape", line->shape,
+      json_pack("{s:s, s:s, s:s, s:s, s:i, s:f, s:f, s:f, s:f}", "bench", line->bench, "shape", line->shape,
                 "case", line->name, "dtype", kedge_dtype_name(line->dtype), "runs", (int)line->runs,
-                "seconds", line->seconds, "best_seconds", line->best, "load", line->load);
+                "seconds", line->seconds, "best_seconds", line->best, "cpu_seconds", line->cpu, "load", line->load);
   if (line->flops > 0) {
     json_object_set_new(o, "gflops", json_real(1e-9 * line->flops / line->seconds));
     json_object_set_new(o, "peak_share", json_real(line->flops / line->seconds / peak_of(r, line)));
@@ -137,7 +137,10 @@ static kedge_status bench_dtype(bench_report *r, const cli_list *wanted, const b
   if (o->dtype && strcmp(o->dtype, kedge_dtype_name(dtype))) return KEDGE_OK;
   for (size_t i = 0; i < SHAPES; i++) {
     if (o->shapes.count ? !listed(&o->shapes, shapes[i].name) : i > 0) continue;
-    if (!wanted->count || listed(wanted, "ops")) KEDGE_TRY(bench_ops(r, &shapes[i], dtype));
+    if (!wanted->count || listed(wanted, "ops"))
+      KEDGE_TRY(bench_ops(r, &shapes[i], dtype));
+    else if (listed(wanted, "products"))
+      KEDGE_TRY(bench_products(r, &shapes[i], dtype));
     if (!wanted->count || listed(wanted, "layer")) KEDGE_TRY(bench_layer(r, &shapes[i], dtype));
   }
   if (!wanted->count || listed(wanted, "step")) KEDGE_TRY(bench_step(r, dtype));
@@ -182,7 +185,7 @@ int command_bench(int argc, char **argv) {
       {"--json", CLI_FLAG, &o.json, NULL, "print JSON", false, 0, 0}};
   const cli_spec spec = {
       .command = "bench",
-      .synopsis = "[ops] [layer] [step] [generate]",
+      .synopsis = "[ops|products] [layer] [step] [generate]",
       .summary =
           "Times operations, a layer of experts, a training step and generation on the CPU, on random\n"
           "numbers, beside the machine's multiply-adds in the same run. Step and generation are of a\n"

@@ -26,7 +26,7 @@ typedef struct bench_line {
   const char *bench, *shape, *name, *unit; /* unit: of `rate`, "tokens/s"; NULL: none */
   kedge_dtype dtype;
   uint32_t runs;
-  double seconds, best;         /* of a run: median, least */
+  double seconds, best, cpu;    /* of a run: median, least; what the process spent on average */
   double flops, bytes;          /* of a run */
   double rate, load;            /* by the median; cores that others kept busy meanwhile */
   kedge_op_time ops[BENCH_OPS]; /* seconds by op over all runs; op_count 0: a single op */
@@ -52,6 +52,8 @@ kedge_status bench_repeat(const bench_options *options, bench_run run, bench_mea
 bench_line *bench_add(bench_report *report);
 
 kedge_status bench_ops(bench_report *report, const bench_shape *shape, kedge_dtype dtype);
+/* Of the operations the products alone. */
+kedge_status bench_products(bench_report *report, const bench_shape *shape, kedge_dtype dtype);
 kedge_status bench_layer(bench_report *report, const bench_shape *shape, kedge_dtype dtype);
 /* The laptop model: 4 layers, width 256, 4 heads of 64 with 2 for keys and values, 16 experts top-4 of width
  * 128, vocabulary 4,096, tied head. */

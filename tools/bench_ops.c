@@ -348,8 +348,11 @@ static kedge_status rig_bench(rig *r, bench_report *report, void (*build)(rig *)
   return r->status;
 }
 
-kedge_status bench_ops(bench_report *report, const bench_shape *shape, kedge_dtype dtype) {
-  for (size_t i = 0; i < sizeof op_cases / sizeof *op_cases; i++) {
+enum { CASES = sizeof op_cases / sizeof *op_cases, PRODUCTS = 4 }; /* the first are products */
+
+static kedge_status bench_some(bench_report *report, const bench_shape *shape, kedge_dtype dtype,
+                               size_t count) {
+  for (size_t i = 0; i < count; i++) {
     rig r = {.device = report->device, .shape = shape, .dtype = dtype, .op = op_cases[i].op};
     bench_line *line = bench_add(report);
     KEDGE_TRY(rig_bench(&r, report, op_cases[i].build, false, line));
@@ -357,6 +360,13 @@ kedge_status bench_ops(bench_report *report, const bench_shape *shape, kedge_dty
     line->name = op_cases[i].name;
   }
   return KEDGE_OK;
+}
+
+kedge_status bench_ops(bench_report *report, const bench_shape *shape, kedge_dtype dtype) {
+  return bench_some(report, shape, dtype, CASES);
+}
+kedge_status bench_products(bench_report *report, const bench_shape *shape, kedge_dtype dtype) {
+  return bench_some(report, shape, dtype, PRODUCTS);
 }
 
 /* As the model has it (models/decoder/blocks.c): gate, up, activation with the gate weight, down, sum. */

@@ -62,6 +62,7 @@ kedge_status bench_repeat(const bench_options *o, bench_run run, bench_measure m
     qsort(seconds, line->runs, sizeof *seconds, ascending);
     line->seconds = seconds[line->runs / 2];
     line->best = seconds[0];
+    line->cpu = (after.own - before.own) / line->runs;
     line->load = (after.all - before.all - (after.own - before.own)) / (after.wall - before.wall);
     if (line->load < 0) line->load = 0;
   }
