@@ -51,6 +51,7 @@ typedef struct kedge_limits {
   bool host_memory; /* buffer addresses are host pointers */
   bool computes;    /* false for `null`: buffers have sizes but no memory */
   bool f64;         /* has the all-double kernels */
+  bool slow_bf16;   /* bf16 storage takes longer than f32: `dtype: auto` then trains in f32 */
 } kedge_limits;
 
 struct kedge_buffer {

@@ -73,10 +73,10 @@ static void print_text(const bench_report *r) {
 }
 
 static json_t *json_of(const bench_report *r, const bench_line *line) {
-  json_t *o =
-      json_pack("{s:s, s:s, s:s, s:s, s:i, s:f, s:f, s:f, s:f}", "bench", line->bench, "shape", line->shape,
-                "case", line->name, "dtype", kedge_dtype_name(line->dtype), "runs", (int)line->runs,
-                "seconds", line->seconds, "best_seconds", line->best, "cpu_seconds", line->cpu, "load", line->load);
+  json_t *o = json_pack("{s:s, s:s, s:s, s:s, s:i, s:f, s:f, s:f, s:f}", "bench", line->bench, "shape",
+                        line->shape, "case", line->name, "dtype", kedge_dtype_name(line->dtype), "runs",
+                        (int)line->runs, "seconds", line->seconds, "best_seconds", line->best, "cpu_seconds",
+                        line->cpu, "load", line->load);
   if (line->flops > 0) {
     json_object_set_new(o, "gflops", json_real(1e-9 * line->flops / line->seconds));
     json_object_set_new(o, "peak_share", json_real(line->flops / line->seconds / peak_of(r, line)));

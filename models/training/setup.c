@@ -81,6 +81,18 @@ static kedge_status open_model(kedge_setup *s, kedge_dtype dtype) {
   return kedge_model_open(s->device, c->model_name_or_path, &how, &s->model);
 }
 
+/* `auto` is the model's own dtype, or f32 where bf16 would be slower; says which. */
+static void settle_dtype(const kedge_setup *s, kedge_dtype *dtype, kedge_note note, void *context) {
+  if (s->config->dtype != KEDGE_CONFIG_DTYPE_AUTO) return;
+  const bool widen = *dtype == KEDGE_BF16 && s->device->limits.slow_bf16;
+  char line[200];
+  if (widen) *dtype = KEDGE_F32;
+  snprintf(line, sizeof line, "dtype is %s: %s", kedge_dtype_name(*dtype),
+           widen ? "the model's files are bf16, which is slower than f32 on this device"
+                 : "as the model's files say");
+  if (note) note(context, line);
+}
+
 kedge_status kedge_setup_init(kedge_setup *s, const kedge_config *config, kedge_note note, void *context) {
   *s = (kedge_setup){.config = config};
   kedge_dtype dtype;
@@ -93,6 +105,7 @@ kedge_status kedge_setup_init(kedge_setup *s, const kedge_config *config, kedge_
     status = kedge_fail(KEDGE_ERR_ARGUMENT, "key \"backend\": %s computes nothing", config->backend);
     goto fail;
   }
+  settle_dtype(s, &dtype, note, context);
   KEDGE_GOTO(open_data(s, note, context), status, fail);
   KEDGE_GOTO(open_model(s, dtype), status, fail);
   for (uint32_t i = 0; note && i < s->model->config.notes.count; i++)

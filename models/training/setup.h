@@ -32,7 +32,8 @@ void kedge_setup_destroy(kedge_setup *setup);
 kedge_status kedge_setup_data(const kedge_config *config, const kedge_config_files *files, kedge_note note,
                               void *context, kedge_tokenizer **tokenizer, kedge_dataset **data);
 
-/* Storage dtype of a run: the config's, or for `auto` the model's own. */
+/* Storage dtype that the config names, or for `auto` the model's own; kedge_setup_init takes f32 for `auto`
+ * where the device is slower in bf16. */
 kedge_status kedge_setup_dtype(const kedge_config *config, kedge_dtype *dtype);
 
 /* The samples that are trained on. */

@@ -14,6 +14,8 @@
 enum { KEDGE_MR = 14, KEDGE_NR = 32, KEDGE_VECTOR = 64 };
 #elif defined(__AVX2__)
 enum { KEDGE_MR = 6, KEDGE_NR = 16, KEDGE_VECTOR = 32 };
+#elif defined(__aarch64__)
+enum { KEDGE_MR = 6, KEDGE_NR = 16, KEDGE_VECTOR = 16 };
 #else
 enum { KEDGE_MR = 2, KEDGE_NR = 16, KEDGE_VECTOR = 16 };
 #endif
@@ -84,7 +86,7 @@ static inline void kedge__micro(size_t rows, size_t words, const uint32_t *a, bo
   switch (rows) {
     KEDGE_ROWS(1)
     KEDGE_ROWS(2)
-#if defined(__AVX2__)
+#if defined(__AVX2__) || defined(__aarch64__)
     KEDGE_ROWS(3)
     KEDGE_ROWS(4)
     KEDGE_ROWS(5)

@@ -3,13 +3,11 @@
  * Tuned dense and grouped products; their meaning is core/ops/matmul.c.
  *
  * A result is cut into blocks fixed by shape, each made by one thread. A block is a sum of products of packed
- * panels (gemm.h), which gathers rows while packing; dense f32 goes to OpenBLAS, which itself runs with one
- * thread, so that its order of summation is fixed.
+ * panels (gemm.h), which gathers rows while packing. In the plainest build f32 goes to OpenBLAS, which knows
+ * more of the machine; it runs with one thread, so that its order of summation is fixed.
  */
 #include "backends/cpu/kernels/gemm.h"
-
-#include <cblas.h>
-#include <omp.h>
+#include "backends/cpu/kernels/panel.h"
 
 /* Up to so many rows a block is a few dot products instead. */
 enum { FEW = 8 };
@@ -63,6 +61,15 @@ static void block_into(const kedge_product *p, size_t i0, size_t m, size_t j0, s
   if (bf16)
     t = (kedge_target){(float *)(void *)(scratch + KEDGE_A_WORDS + KEDGE_B_WORDS),
                        (uint16_t *)y + i0 * pitch + j0, KEDGE_NC, pitch};
+#if defined(KEDGE_STORAGE_F32) && !defined(__AVX2__)
+  if (!p->a.slots && !p->b.slots) {
+    const kedge_x *a = p->a.data + i0 * (p->trans_a ? 1 : p->a.pitch),
+                  *b = p->b.data + j0 * (p->trans_b ? p->b.pitch : 1);
+    kedge__gemm(p->trans_a, p->trans_b, m, n, p->k, (kedge_panel){a, p->a.pitch},
+                (kedge_panel){b, p->b.pitch}, 0, t.c, t.c_pitch);
+    return;
+  }
+#endif
   if (m > FEW || p->trans_a || !p->trans_b) {
     kedge__gemm_block(p, i0, m, j0, n, &t, false, scratch);
     return;

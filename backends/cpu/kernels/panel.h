@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * f32 panels of storage tensors, and the small matrix products that attention and the head make of them. The
- * products run in OpenBLAS on one thread, called from our own parallel loops, so that their bits depend on
- * shapes alone.
+ * Rows between storage and floats, pieces of scratch, and OpenBLAS's product, on one thread and called from
+ * our own parallel loops, so that its bits depend on shapes alone.
  */
 #ifndef KEDGE_CPU_PANEL_H
 #define KEDGE_CPU_PANEL_H
@@ -25,18 +24,6 @@ static inline void kedge__widen(float *to, const kedge_x *from, size_t n) {
 
 static inline void kedge__narrow(kedge_x *to, const float *from, size_t n) {
   for (size_t i = 0; i < n; i++) to[i] = kedge_store(from[i]);
-}
-
-/* The rows as floats: where they lie if they are floats, else widened into `room` [rows, cols]. */
-static inline kedge_panel kedge__panel_of(const kedge_x *from, size_t pitch, size_t rows, size_t cols,
-                                          float *room) {
-#if defined(KEDGE_STORAGE_BF16)
-  for (size_t r = 0; r < rows; r++) kedge__widen(room + r * cols, from + r * pitch, cols);
-  return (kedge_panel){room, cols};
-#else
-  (void)rows, (void)cols, (void)room;
-  return (kedge_panel){from, pitch};
-#endif
 }
 
 /* C [m,n] = alpha op(A) op(B) + beta C; C is not read where beta is 0. */
