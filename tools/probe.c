@@ -157,8 +157,6 @@ static kedge_status probe(const probe_settings *s, const outputs *out, const det
   if (out->runs) KEDGE_TRY(probe_plot_runs(out->runs, out->plots));
   if (out->runs && !s->base && !s->traces.count) return KEDGE_OK;
   kedge_status status = probe_inputs_read(s, &in);
-  if (status == KEDGE_OK && out->communities && in.count > 1)
-    status = kedge_fail(KEDGE_ERR_ARGUMENT, "--communities takes one domain, there are %u", in.count);
   if (status == KEDGE_OK) status = measure(how, &in, &result);
   if (status == KEDGE_OK) status = report(s, out, &result);
   kedge_probe_destroy(&result);
@@ -189,7 +187,8 @@ int command_probe(int argc, char **argv) {
        0, 0},
       {"--csv", CLI_TEXT, &out.csv, "DIR", "write matrices of expert use as CSV files here", false, 0, 0},
       {"--communities", CLI_TEXT, &out.communities, "FILE",
-       "write the base's communities (rho 0.1) as JSON, for `kedge prior-shuffle`", false, 0, 0},
+       "write the base's communities (rho 0.1) as JSON, for `kedge prior-shuffle`; of one domain", false, 0,
+       0},
       {"--plots", CLI_TEXT, &out.plots, "DIR", "draw pictures (SVG) here; needs gnuplot", false, 0, 0},
       {"--runs", CLI_TEXT, &out.runs, "FILE",
        "CSV of runs, columns name, performance and measures, to be drawn", false, 0, 0},
@@ -240,6 +239,7 @@ int command_probe(int argc, char **argv) {
   if (status == KEDGE_OK && layers)
     status = kedge_trace_layers_parse(layers, &numbers, &s.import.layer_count);
   s.import.layers = numbers;
+  s.one_domain = out.communities != NULL;
   if (status == KEDGE_OK) status = settle(&how, s.tracing.threads);
   if (status == KEDGE_OK) status = probe(&s, &out, &how);
   kedge_free(numbers);

@@ -140,6 +140,15 @@ static kedge_status take_files(const probe_settings *s, probe_inputs *in) {
   return KEDGE_OK;
 }
 
+/* --communities has room for the experts of one domain. Known before anything is routed, which takes long. */
+static kedge_status check_domains(const probe_settings *s, const probe_inputs *in) {
+  if (!s->one_domain || in->count <= 1) return KEDGE_OK;
+  return kedge_fail(KEDGE_ERR_ARGUMENT,
+                    "--communities takes one domain, there are %u; files of one name are one: --data "
+                    "all=a.jsonl --data all=b.jsonl",
+                    in->count);
+}
+
 /* Both tokenizers must give the same ids for the data; that their files differ (another library saved one)
  * does not matter. */
 static kedge_status check_tokens(const probe_settings *s, const kedge_tokenizer *ours,
@@ -190,6 +199,7 @@ static kedge_status take_models(const probe_settings *s, probe_inputs *in) {
     KEDGE_GOTO(kedge_probe_check(s->base, s->post), status, done);
   }
   KEDGE_GOTO(take_files(s, in), status, done);
+  KEDGE_GOTO(check_domains(s, in), status, done);
   for (uint32_t i = 0; i < in->count; i++) {
     probe_domain *d = &in->domains[i];
     KEDGE_GOTO(tracing_data(&s->tracing, tokenizer, d->files, d->file_count, true, &d->data), status, done);
@@ -268,6 +278,7 @@ kedge_status probe_inputs_read(const probe_settings *s, probe_inputs *in) {
     if (s->post) KEDGE_TRY(take_trace(s, in, s->post, true, 0, "data"));
     KEDGE_TRY(take_traces(s, in, &s->post_traces, true));
   }
+  KEDGE_TRY(check_domains(s, in));
   KEDGE_TRY(check_sides(in));
   return s->trace_out ? save(s->trace_out, in) : KEDGE_OK;
 }

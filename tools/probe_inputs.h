@@ -14,6 +14,7 @@ typedef struct probe_settings {
   const char *base, *post;            /* a model folder or a trace each; NULL */
   cli_list data, traces, post_traces; /* "[NAME=]PATH" */
   const char *trace_out;
+  bool one_domain; /* more are an error, told before anything is routed */
   kedge_trace_import_options import;
   tracing tracing;
 } probe_settings;
