@@ -165,6 +165,18 @@ static void test_traces(void **state) {
               !test_exists(at("tables/utilisation-x-post.csv")));
   /* Outputs never replace what is read. */
   test_kedge_expect("probe --base base --data x=a.jsonl --json a.jsonl", 2, "would replace");
+  /* Told before anything is routed. */
+  test_run two = test_kedge("probe --base base --data long_name_of_x=a.jsonl --data y=b.jsonl "
+                            "--communities c.json",
+                            2, "takes one domain, there are 2");
+  assert_null(strstr(two.err, "tokens"));
+  test_run_free(&two);
+  /* A domain's name is not cut. */
+  two = test_kedge("probe --base base --post post --data long_name_of_x=a.jsonl --data y=b.jsonl "
+                   "--no-communities",
+                   0, "");
+  assert_non_null(strstr(two.out, "\n[long_name_of_x] "));
+  test_run_free(&two);
   test_kedge_expect("probe --base base --data x=a.jsonl --json base/config.json", 2, "would replace");
   test_kedge_expect("probe --trace x=a-base.st --json a-base.st", 2, "would replace");
   test_kedge_expect("trace --model base --data a.jsonl --out base/model.safetensors", 2, "would replace");

@@ -4,40 +4,51 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 /* ---- What was kept
  * ------------------------------------------------------------------------------------------------ */
 
-static void print_kept_row(const char *name, const kedge_retention_layer *r, uint64_t tokens) {
+static void print_kept_row(int width, const char *name, const kedge_retention_layer *r, uint64_t tokens) {
   if (!tokens) {
-    printf("%-10s %9d  no token\n", name, 0);
+    printf("%-*s %9d  no token\n", width, name, 0);
     return;
   }
-  printf("%-10s %9llu %9.4f %9.4f %9.4f %9.4f %9.4f %6.0f %6.0f %8.2f %8.2f\n", name,
+  printf("%-*s %9llu %9.4f %9.4f %9.4f %9.4f %9.4f %6.0f %6.0f %8.2f %8.2f\n", width, name,
          (unsigned long long)tokens, r->overlap, r->top1, r->tvd, r->jsd_nats, r->jsd_bits, r->dead_base,
          r->dead_post, r->load_base, r->load_post);
 }
 
+/* Of the first column: the longest domain in its brackets. */
+static int kept_width(const kedge_probe *p) {
+  size_t width = 10;
+  for (uint32_t i = 0; i < p->count && p->count > 1; i++)
+    if (strlen(p->domains[i].name) + 2 > width) width = strlen(p->domains[i].name) + 2;
+  return (int)width;
+}
+
 static void print_kept(const kedge_probe *p) {
+  const int width = kept_width(p);
   const kedge_retention *all = &p->kept[KEDGE_PROBE_ALL];
   const kedge_retention_layer *m = &all->mean;
-  printf("%-10s %9s %9s %9s %9s %9s %9s %13s %17s\n", "", "", "", "", "", "JSD", "JSD", "dead experts",
+  printf("%-*s %9s %9s %9s %9s %9s %9s %13s %17s\n", width, "", "", "", "", "", "JSD", "JSD", "dead experts",
          "load max/mean");
-  printf("%-10s %9s %9s %9s %9s %9s %9s %6s %6s %8s %8s\n", "layer", "tokens", "overlap", "top-1", "TVD",
-         "nats", "bits", "base", "post", "base", "post");
+  printf("%-*s %9s %9s %9s %9s %9s %9s %6s %6s %8s %8s\n", width, "layer", "tokens", "overlap", "top-1",
+         "TVD", "nats", "bits", "base", "post", "base", "post");
   for (uint32_t l = 0; l < all->count; l++) {
     char name[16];
     snprintf(name, sizeof name, "%d", all->layers[l].layer);
-    print_kept_row(name, &all->layers[l], all->layers[l].tokens);
+    print_kept_row(width, name, &all->layers[l], all->layers[l].tokens);
   }
-  print_kept_row("mean", m, all->tokens);
-  print_kept_row("question", &p->kept[KEDGE_PROBE_QUESTION].mean, p->kept[KEDGE_PROBE_QUESTION].tokens);
-  print_kept_row("answer", &p->kept[KEDGE_PROBE_ANSWER].mean, p->kept[KEDGE_PROBE_ANSWER].tokens);
+  print_kept_row(width, "mean", m, all->tokens);
+  print_kept_row(width, "question", &p->kept[KEDGE_PROBE_QUESTION].mean,
+                 p->kept[KEDGE_PROBE_QUESTION].tokens);
+  print_kept_row(width, "answer", &p->kept[KEDGE_PROBE_ANSWER].mean, p->kept[KEDGE_PROBE_ANSWER].tokens);
   for (uint32_t i = 0; i < p->count && p->count > 1; i++) {
     const kedge_retention *r = &p->domains[i].kept[KEDGE_PROBE_ALL];
-    char name[16];
-    snprintf(name, sizeof name, "[%.8s]", p->domains[i].name);
-    print_kept_row(name, &r->mean, r->tokens);
+    char name[PROBE_NAME + 2];
+    snprintf(name, sizeof name, "[%s]", p->domains[i].name);
+    print_kept_row(width, name, &r->mean, r->tokens);
   }
   printf("\nMeans over layers%s; dead experts are summed.\n", p->count > 1 ? " and domains" : "");
   if (isfinite(m->gates)) printf("Gate-weighted overlap: %.4f.\n", m->gates);
@@ -55,17 +66,17 @@ static void print_use_row(const char *name, const char *side, const kedge_use *u
     printf("%-16.16s %-5s %8d  no token\n", name, side, 0);
     return;
   }
-  printf("%-16.16s %-5s %8llu %7u %9.4f %9.4f %9.4f %9.4f %9.4f %7.2f %6.0f\n", name, side,
+  printf("%-16.16s %-5s %8llu %7u %9.4f %9.4f %9.4f %9.4f %9.4f %8.2f %7.0f\n", name, side,
          (unsigned long long)u->tokens, u->samples, u->mean.effective, u->mean.effective_sample,
          u->effective_layer_mean, u->mean.l1, u->l1_layer_mean, u->mean.load, u->mean.dead);
 }
 
 static void print_use(const kedge_probe *p) {
   static const char *const names[KEDGE_PROBE_SPANS] = {"", "  question", "  answer"};
-  printf("\n%-16s %-5s %8s %7s %29s %19s %7s %6s\n", "", "", "", "", "effective expert fraction",
+  printf("\n%-16s %-5s %8s %7s %29s %19s %8s %7s\n", "", "", "", "", "effective expert fraction",
          "L1 sharpness", "load", "dead");
-  printf("%-16s %-5s %8s %7s %9s %9s %9s %9s %9s %7s %6s\n", "use of experts", "", "tokens", "samples",
-         "layers", "samples", "averaged", "layers", "averaged", "max", "");
+  printf("%-16s %-5s %8s %7s %9s %9s %9s %9s %9s %8s %7s\n", "use of experts", "", "tokens", "samples",
+         "layers", "samples", "averaged", "layers", "averaged", "max/mean", "experts");
   for (uint32_t i = 0; i < p->count; i++)
     for (int s = 0; s < KEDGE_PROBE_SPANS; s++) {
       const kedge_probe_domain *d = &p->domains[i];
@@ -80,12 +91,14 @@ static void print_use(const kedge_probe *p) {
 /* The layers of one model alone. */
 static void print_layers(const kedge_probe_domain *d) {
   const kedge_use *u = &d->base[KEDGE_PROBE_ALL];
-  printf("\n%s\n%-6s %9s %9s %9s %9s %9s %9s %6s\n", d->name, "layer", "tokens", "entropy", "effective",
-         "samples", "L1", "load max", "dead");
+  printf("%s\n%-6s %9s %9s %19s %9s %9s %7s\n", d->name, "", "", "entropy", "effective fraction", "L1",
+         "load", "dead");
+  printf("%-6s %9s %9s %9s %9s %9s %9s %7s\n", "layer", "tokens", "nats", "layer", "samples", "sharpness",
+         "max/mean", "experts");
   for (uint32_t l = 0; l < u->layers; l++) {
     const kedge_use_layer *at = &u->at[l];
     if (at->tokens)
-      printf("%-6d %9llu %9.4f %9.4f %9.4f %9.4f %9.2f %6.0f\n", at->layer, (unsigned long long)at->tokens,
+      printf("%-6d %9llu %9.4f %9.4f %9.4f %9.4f %9.2f %7.0f\n", at->layer, (unsigned long long)at->tokens,
              at->entropy_nats, at->effective, at->effective_sample, at->l1, at->load, at->dead);
     else
       printf("%-6d %9d  no token\n", at->layer, 0);
@@ -158,8 +171,9 @@ static void print_found(const kedge_probe *p) {
 }
 
 static void print_kept_communities(const kedge_probe *p) {
-  printf("\n%-16s %5s %7s %15s %7s %7s %7s %7s %7s %8s %8s\n", "communities kept", "rho", "NMI", "over seeds",
-         "active", "AMI", "ARI", "ceiling", "floor", "null NMI", "dQ");
+  printf("\n%-16s %5s %7s %15s %7s\n", "", "", "NMI", "over seeds", "active");
+  printf("%-16s %5s %7s %7s %7s %7s %7s %7s %7s %7s %8s %8s\n", "communities kept", "rho", "median", "low",
+         "high", "NMI", "AMI", "ARI", "ceiling", "floor", "null NMI", "dQ");
   for (uint32_t i = 0; i < p->count; i++) {
     const kedge_probe_domain *d = &p->domains[i];
     for (uint32_t r = 0; d->has_communities && r < d->communities.rho_count; r++) {
@@ -169,9 +183,10 @@ static void print_kept_communities(const kedge_probe *p) {
              m->base.split_nmi.median, m->floor.median, m->null_nmi.mean, m->dq);
     }
   }
-  printf(
-      "\nactive: NMI over experts with an edge in both graphs. ceiling: NMI of two halves of the base's own "
-      "tokens.\n");
+  printf("\nactive: over experts with an edge in both graphs. ceiling: NMI of two halves of the base's own "
+         "tokens.\nfloor: NMI of the two partitions with permuted labels. null NMI: of null graphs of post "
+         "against "
+         "base.\ndQ: median modularity of post less that of base.\n");
 }
 
 static void print_pair_communities(const kedge_probe *p) {
@@ -203,7 +218,10 @@ void probe_print(const probe_settings *s, const kedge_probe *p) {
   printf("%llu tokens of %u samples, %u MoE layers, top %u of %u experts\n\n", (unsigned long long)tokens,
          p->samples, p->layers, p->topk, p->experts);
   if (p->compares) print_kept(p);
-  for (uint32_t i = 0; i < p->count && !p->compares; i++) print_layers(&p->domains[i]);
+  for (uint32_t i = 0; i < p->count && !p->compares; i++) {
+    if (i) printf("\n");
+    print_layers(&p->domains[i]);
+  }
   print_use(p);
   print_pairs(p);
   if (!p->count || !p->domains[0].has_communities) return;
