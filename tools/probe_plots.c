@@ -13,6 +13,13 @@ static const char palette[] =
     "set palette defined (0 \"#00204d\", 1 \"#31446b\", 2 \"#666970\", 3 \"#958f78\", 4 \"#cbba69\", 5 "
     "\"#ffea46\")\n";
 
+/* An image of few pixels is smoothed by whoever shows it, until no expert can be told from the next. Cells
+ * are drawn one by one instead, about 100 bytes each, unless there are too many; then they are small. */
+static const char *cells_style(uint64_t cells) {
+  enum { MOST = 60000 };
+  return cells <= MOST ? "image pixels" : "image";
+}
+
 static char *picture_name(const char *kind, const char *domain, const char *side) {
   return side ? kedge_format("%s-%s-%s", kind, domain, side) : kedge_format("%s-%s", kind, domain);
 }
@@ -24,7 +31,7 @@ static kedge_status plot_use(const kedge_use *u, const char *folder, const char 
   plot p;
   char *name = picture_name("utilisation", domain, side);
   if (!name) return KEDGE_ERR_MEMORY;
-  unsigned height = 140 + 14 * (u->layers < 60 ? u->layers : 60);
+  unsigned height = 160 + 14 * (u->layers < 60 ? u->layers : 60);
   plot_begin(&p, folder, name, 900, height);
   kedge_free(name);
   plot_add(&p, "$use << EOD\n");
@@ -38,12 +45,12 @@ static kedge_status plot_use(const kedge_use *u, const char *folder, const char 
   plot_quoted(&p, title ? title : "");
   kedge_free(title);
   plot_add(&p,
-           "\nset xlabel \"expert\"\nset ylabel \"MoE layer\"\nset cblabel \"tokens, relative to even use\"\n"
+           "\nset xlabel \"expert\"\nset ylabel \"MoE layer\"\nset cblabel \"relative to even use\"\n"
            "set cbrange [0:*]\nset xrange [-0.5:%u.5]\nset yrange [%u.5:-0.5]\nset ytics (",
            u->experts - 1, u->layers - 1);
   for (uint32_t l = 0, step = 1 + u->layers / 30; l < u->layers; l += step)
     plot_add(&p, "%s\"%d\" %u", l ? ", " : "", u->at[l].layer, l);
-  plot_add(&p, ")\nplot $use matrix with image notitle\n");
+  plot_add(&p, ")\nplot $use matrix with %s notitle\n", cells_style((uint64_t)u->layers * u->experts));
   return plot_end(&p);
 }
 
@@ -85,19 +92,19 @@ static void add_matrix(plot *p, const kedge_coactivation *c, uint32_t panel, con
 }
 
 static void add_panel(plot *p, uint32_t panel, int32_t layer, uint32_t experts, const uint32_t *ends,
-                      uint32_t borders) {
+                      uint32_t borders, const char *style) {
   plot_add(p, "set title \"layer %d\" offset 0,-0.6\nunset arrow\n", layer);
   uint32_t from = 0;
   for (uint32_t b = 0; b < borders; b++) {
     const double low = from - 0.5, high = ends[b] - 0.5;
     const double corners[5][2] = {{low, low}, {high, low}, {high, high}, {low, high}, {low, low}};
     for (int s = 0; s < 4; s++)
-      plot_add(p, "set arrow from %g,%g to %g,%g nohead lw 0.7 lc rgb \"#ffffff\" front\n", corners[s][0],
+      plot_add(p, "set arrow from %g,%g to %g,%g nohead lw 1.2 lc rgb \"#ffffff\" front\n", corners[s][0],
                corners[s][1], corners[s + 1][0], corners[s + 1][1]);
     from = ends[b];
   }
-  plot_add(p, "plot [-0.5:%u.5] [%u.5:-0.5] $m%u matrix with image notitle\n", experts - 1, experts - 1,
-           panel);
+  plot_add(p, "plot [-0.5:%u.5] [%u.5:-0.5] $m%u matrix with %s notitle\n", experts - 1, experts - 1, panel,
+           style);
 }
 
 static kedge_status plot_pairs(const kedge_probe *probe, const kedge_probe_domain *d, bool post,
@@ -138,7 +145,7 @@ static kedge_status plot_pairs(const kedge_probe *probe, const kedge_probe_domai
   plot_add(&p, "\n");
   for (uint32_t l = 0; l < layers; l++) {
     uint32_t borders = order_experts(labels + ((size_t)l * r->rho_count + main_rho) * E, E, order, ends);
-    add_panel(&p, l, probe->layer_numbers[l], E, ends, borders);
+    add_panel(&p, l, probe->layer_numbers[l], E, ends, borders, cells_style((uint64_t)layers * E * E));
   }
   plot_add(&p, "unset multiplot\n");
   kedge_free(title);
@@ -171,7 +178,7 @@ static kedge_status plot_nmi(const kedge_probe_domain *d, const char *folder) {
   plot p;
   char *name = picture_name("communities", d->name, NULL), *title;
   if (!name) return KEDGE_ERR_MEMORY;
-  plot_begin(&p, folder, name, 860, 420);
+  plot_begin(&p, folder, name, 720, 440);
   kedge_free(name);
   plot_add(&p, "set datafile missing \"nan\"\n$nmi << EOD\n");
   for (uint32_t i = 0; i < r->rho_count; i++) {
@@ -186,8 +193,10 @@ static kedge_status plot_nmi(const kedge_probe_domain *d, const char *folder) {
   plot_quoted(&p, title ? title : "");
   kedge_free(title);
   plot_add(&p,
-           "\nset xlabel \"rho: share of expert pairs kept as edges\"\nset ylabel \"NMI\"\nset yrange "
-           "[0:1.02]\nset xrange [0:%g]\nset grid ytics lc rgb \"#dddddd\"\nset key outside right top\n",
+           "\nset xlabel \"rho: share of expert pairs kept as edges\" offset 0,0.4\nset ylabel \"NMI\"\nset "
+           "yrange "
+           "[0:1.02]\nset xrange [0:%g]\nset grid ytics lc rgb \"#dddddd\"\nset key below maxcols 2 Left "
+           "reverse\n",
            r->rows[r->rho_count - 1].rho * 1.1);
   const line seen = {r->has_post ? "post against base, over seeds" : "same graph, other seed", "#0072b2", 1,
                      7, true};

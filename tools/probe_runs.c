@@ -96,7 +96,7 @@ static kedge_status draw(const table *t, const char *folder) {
                  down = (panels + across - 1) / across;
   plot p;
   KEDGE_TRY(kedge_folder_make(folder));
-  plot_begin(&p, folder, "retention-performance", 60 + 340 * across, 40 + 300 * down);
+  plot_begin(&p, folder, "retention-performance", 60 + 420 * across, 40 + 300 * down);
   add_data(&p, t);
   plot_add(&p,
            "set multiplot layout %u,%u\nset grid lc rgb \"#dddddd\"\nunset key\nset offsets graph 0.15, "
