@@ -57,7 +57,7 @@ static void print_report(const settings *s, const kedge_prior *prior, const kedg
   printf("\nb = log of pi clipped to [%g/E, %g/E], centred", s->eps, s->clip);
   if (other) printf("; overlap of the top %u; |db| with beta %g", r->topk, s->beta);
   printf("\n\n%-9s %11s %9s %7s %7s %7s %8s %8s %8s %7s%s\n", "", "rows", "undefined", "sd b", "range",
-         "most", "at low", "at high", "entropy", "exp(H)/E",
+         "widest", "at low", "at high", "entropy", "exp(H)/E",
          other ? " overlap  change |db| mean  |db| p90" : "");
   print_row("all", &r->all, r->compared);
   print_row("prompt", &r->span[0], r->compared);
@@ -67,6 +67,12 @@ static void print_report(const settings *s, const kedge_prior *prior, const kedg
     snprintf(name, sizeof name, "layer %d", kedge_prior_layer(prior, l));
     print_row(name, &r->layer[l], r->compared);
   }
+  printf(
+      "\nsd b, range (max - min): of b in a row, means over the rows; widest: the largest range.\n"
+      "at low, at high: share of cells that a clip holds. entropy: of pi, in nats; exp(H)/E: 1 is even.\n");
+  if (r->compared)
+    printf("overlap: of the best experts of both priors; change: 1 - overlap. |db|: what beta b changes "
+           "by, a cell.\n");
 }
 
 /* ---- JSON
