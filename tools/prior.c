@@ -130,7 +130,7 @@ static bool add_files(cli_list *list, const cli_list *files) {
 
 int command_prior(int argc, char **argv) {
   settings s = {.store = "f32", .batch = 8};
-  const char *model = NULL, *config = NULL, *dtype = NULL, *template = NULL, *backend = NULL,
+  const char *model = NULL, *config = NULL, *dtype = NULL, *template = NULL, *chat = NULL, *backend = NULL,
              *model_options = NULL;
   cli_list files = {.count = 0}, arguments;
   int64_t max_length = 0, threads = 0;
@@ -145,6 +145,7 @@ int command_prior(int argc, char **argv) {
        1048576},
       {"--prompt-template", CLI_TEXT, &template, "TEXT",
        "template of prompts with {prompt} in it, as in the run", false, 0, 0},
+      {"--chat-template", CLI_TEXT, &chat, "NAME", "template of conversations, as in the run", false, 0, 0},
       {"--dtype", CLI_TEXT, &dtype, "TYPE", "f32, bf16 or auto: storage of weights and activations (auto)",
        false, 0, 0},
       {"--store", CLI_TEXT, &s.store, "TYPE", "f32, or f16: half the file, for rpb and rpb_hard alone (f32)",
@@ -176,6 +177,7 @@ int command_prior(int argc, char **argv) {
   bool valid = (!model || add_quoted(&overrides, "model_name_or_path", model)) &&
                add_files(&overrides, &files) &&
                (!template || add_quoted(&overrides, "prompt_template", template)) &&
+               (!chat || add_quoted(&overrides, "chat_template", chat)) &&
                (!model_options || add_quoted(&overrides, "model_options", model_options));
   if (backend) add(&overrides, "backend", backend);
   if (dtype) add(&overrides, "dtype", dtype);
