@@ -222,6 +222,10 @@ static void test_priors(void **state) {
   r = info("s.st", "");
   assert_string_equal(text(r, "kind"), "scores");
   json_decref(r);
+  test_kedge_expect("trace --model model --data train.jsonl --out t.st", 0, "");
+  r = info("t.st", "");
+  assert_string_equal(text(r, "kind"), "routing trace");
+  json_decref(r);
 }
 
 static kedge_status zeros(void *context, uint32_t index, uint64_t offset, void *buffer, uint64_t bytes) {

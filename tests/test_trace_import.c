@@ -218,7 +218,7 @@ static void test_npy(void **state) {
   refuses("ids.npy", &(kedge_trace_import_options){.experts = 5, .samples = at("w.npy")},
           "expected the shape (2,)");
   refuses("ids.npy", &(kedge_trace_import_options){.experts = 5, .topk = 3}, "has 2 experts a token, not 3");
-  refuses("ids.npy", NULL, "number of experts; give it");
+  refuses("ids.npy", NULL, "number of experts (--experts)");
 }
 
 static void bad_npy(const char *dict, const char *message) {

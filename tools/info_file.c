@@ -67,8 +67,13 @@ static void describe_prior(info_report *r, const char *path) {
 static kedge_status describe_safetensors(info_report *r, const char *path) {
   kedge_st_file *file;
   KEDGE_TRY(kedge_st_open(path, &file));
-  const bool prior = kedge_st_metadata(file, "kedge_prior"), scores = kedge_st_metadata(file, "kedge_score");
-  info_text(r->root, "kind", prior ? "router prior" : scores ? "scores" : "safetensors");
+  const bool prior = kedge_st_metadata(file, "kedge_prior"), scores = kedge_st_metadata(file, "kedge_score"),
+             trace = kedge_st_metadata(file, "kedge_trace");
+  info_text(r->root, "kind",
+            prior    ? "router prior"
+            : scores ? "scores"
+            : trace  ? "routing trace"
+                     : "safetensors");
   if (prior) describe_prior(r, path);
   list_metadata(r, file);
   list_tensors(r->root, file);

@@ -245,7 +245,7 @@ static kedge_status take_trace(npy *n, const kedge_trace_import_options *o, kedg
   if (n->kind == 'f') return wrong(n, "descr: expected integers, the ids of experts");
   if (n->rank != 3) return wrong(n, "shape: expected (tokens, layers, k)");
   if (!o->experts)
-    return kedge_fail(KEDGE_ERR_ARGUMENT, "%s: a NumPy array does not tell the number of experts; give it",
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "%s: a NumPy array does not tell the number of experts (--experts)",
                       n->path);
   const uint64_t *s = n->shape;
   if (!s[0] || s[0] > INT32_MAX || !s[1] || s[1] > 65536 || !s[2] || s[2] > o->experts)
