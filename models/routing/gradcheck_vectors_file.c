@@ -241,6 +241,19 @@ static kedge_status check_topk(const kedge_vectors *v, const kedge_vector_case *
   return KEDGE_OK;
 }
 
+/* The first key of a case that is none of its quantities; NULL if there is none. */
+static const char *unknown_key(const kedge_vector_case *c, const json_t *object) {
+  const char *key;
+  json_t *value;
+  json_object_foreach((json_t *)(uintptr_t)object, key, value) {
+    bool known = false;
+    for (uint32_t q = 0; q < KEDGE_VECTOR_QUANTITIES; q++)
+      known = known || (c->names[q] && !strcmp(c->names[q], key));
+    if (!known) return key;
+  }
+  return NULL;
+}
+
 static kedge_status read_case(kedge_vectors *v, uint32_t at, const json_t *object) {
   const kedge_vector_case *c = &kedge_vector_cases[at];
   if (!json_is_object(object)) return bad(&(place){v, "cases", c->name}, "an object", object);
@@ -254,9 +267,10 @@ static kedge_status read_case(kedge_vectors *v, uint32_t at, const json_t *objec
     KEDGE_TRY(numbers(&p, value, rank, dims, &v->expected[at][q]));
     known++;
   }
-  if (known != json_object_size(object) || !known)
-    return kedge_fail(KEDGE_ERR_FORMAT, "%s: case %s: %zu of its %zu keys are known", v->path, c->name, known,
-                      json_object_size(object));
+  const char *unknown = unknown_key(c, object);
+  if (unknown)
+    return kedge_fail(KEDGE_ERR_FORMAT, "%s: case %s: unknown key \"%.80s\"", v->path, c->name, unknown);
+  if (!known) return kedge_fail(KEDGE_ERR_FORMAT, "%s: case %s: nothing to compare", v->path, c->name);
   const double *topk = v->expected[at][KEDGE_VECTOR_TOPK];
   if (c->names[KEDGE_VECTOR_TOPK] && !topk) return bad(&(place){v, c->name, "topk"}, "an array", NULL);
   v->present[at] = true;
