@@ -113,7 +113,8 @@ static void test_shuffles(void **state) {
   for (int i = 0; i < 2; i++)
     for (int k = 0; k < 2; k++) {
       training_expect(
-          0, "",
+          0,
+          i ? "permuted in its file: global, seed 3\n" : "permuted in its file: within, seed 3, communities ",
           "train run.yaml max_steps=2 overwrite_output_dir=true output_dir=file router.intervention=%s "
           "router.prior=%s.st",
           kinds[k], runs[i].file);

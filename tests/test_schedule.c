@@ -53,6 +53,11 @@ static void test_rates(void **state) {
   rates(&s, (double[]){5e-5, 5e-5, 5e-5}, 3);
   s = MAKE(1, 1, "max_steps=3", "lr=1e-3", "warmup_steps=5"); /* warm-up longer than the run */
   rates(&s, (double[]){0, 0.0002, 0.0004}, 3);
+  assert_true(kedge_schedule_only_warms(&s));
+  s = MAKE(1, 1, "max_steps=3", "warmup_steps=2"); /* the third update has the highest rate */
+  assert_false(kedge_schedule_only_warms(&s));
+  s = MAKE(1, 1, "max_steps=3", "lr_scheduler=constant");
+  assert_false(kedge_schedule_only_warms(&s));
 }
 
 static void test_cosine_with_floor(void **state) {

@@ -349,6 +349,12 @@ static void test_dry_run(void **state) {
   assert_false(test_exists(at("dry")));
   assert_int_equal(test_entries(test_folder()), before);
   /* What a run would refuse is refused. */
+  test_make_folder(at("taken"));
+  test_write_text(at("taken/metrics.jsonl"), "{}\n");
+  training_expect(2, "output_dir taken holds another run", "train run.yaml output_dir=taken --dry-run");
+  training_expect(0, "nothing was written",
+                  "train run.yaml output_dir=taken overwrite_output_dir=true --dry-run");
+  training_expect(0, "warm-up 9 (all there are)", "train run.yaml output_dir=dry warmup_steps=9 --dry-run");
   training_expect(2, "No such file", "train run.yaml output_dir=dry dataset=[nothing.jsonl] --dry-run");
   training_expect(2, "",
                   "train run.yaml output_dir=dry max_length=30 router.intervention=rpb "

@@ -218,6 +218,10 @@ static void test_conversations(void **state) {
   training_expect(0, "23 tokens, 5 of them", "%s", run);
   training_expect(0, "23 tokens, 22 of them", "%s assistant_only_loss=false", run);
   assert_true(test_exists(test_path(test_folder(), "c/model.safetensors")));
+  size_t bytes;
+  char *state_text = test_read(test_path(test_folder(), "c/trainer_state.json"), &bytes);
+  assert_non_null(strstr(state_text, "\n  \"epoch\": 1,\n"));
+  free(state_text);
   assert_false(test_exists(test_path(test_folder(), "c/checkpoint-1")));
 }
 

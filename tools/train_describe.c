@@ -83,11 +83,12 @@ static kedge_status print_updates(const kedge_setup *s, uint32_t *longest) {
   kedge_batches_free(batches);
   if (status == KEDGE_OK)
     fprintf(stderr,
-            "updates: %llu of %llu rows, %s micro-batches, %s tokens, %s of them trained on; warm-up %llu, "
+            "updates: %llu of %llu rows, %s micro-batches, %s tokens, %s of them trained on; warm-up %llu%s, "
             "learning rate %g\n",
             (unsigned long long)schedule.updates, (unsigned long long)schedule.batch,
             cli_count(micro_batches, a), cli_count(tokens, b), cli_count(supervised, c),
-            (unsigned long long)schedule.warmup, schedule.peak);
+            (unsigned long long)schedule.warmup,
+            kedge_schedule_only_warms(&schedule) ? " (all there are)" : "", schedule.peak);
   return status;
 }
 
@@ -140,6 +141,7 @@ static kedge_status print_memory(const kedge_setup *s, uint32_t tokens) {
 kedge_status train_dry_run(const kedge_config *config, kedge_note note, void *context) {
   kedge_setup setup;
   uint32_t longest = 0;
+  KEDGE_TRY(kedge_train_check(config));
   KEDGE_TRY(kedge_setup_init(&setup, config, note, context));
   train_describe(&setup);
   print_trained(&setup);

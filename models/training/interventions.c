@@ -181,19 +181,25 @@ static const char *scope_name(const kedge_config *c) {
   return kedge_config_value_name("router_lb_scope", c->router_lb_scope);
 }
 
-/* The tensors that are frozen, by name. */
+enum { FROZEN_NAMED = 8 }; /* so many tensors are told one by one */
+
+/* The tensors that are frozen, by name: all of a few, the first and the last of many. */
 static char *describe_freeze(const kedge_setup *s) {
   const kedge_params *p = &s->model->params;
-  char *line = kedge_strdup("freeze keeps the bits of");
-  bool any = false;
+  uint32_t frozen = 0, told = 0;
+  for (uint32_t i = 0; i < p->count; i++) frozen += !s->router.trained[i];
+  char *line = frozen <= FROZEN_NAMED ? kedge_strdup("freeze keeps the bits of")
+                                      : kedge_format("freeze keeps the bits of %u tensors:", frozen);
   for (uint32_t i = 0; i < p->count && line; i++) {
     char name[KEDGE_NAME_SIZE];
     if (s->router.trained[i]) continue;
+    told++;
+    if (frozen > FROZEN_NAMED && told > 1 && told < frozen) continue;
     kedge_param_name(&p->items[i], 0, name);
-    char *longer = kedge_format("%s%s %s", line, any ? "," : "", name);
+    const char *before = told == 1 ? "" : frozen > FROZEN_NAMED ? " to" : ",";
+    char *longer = kedge_format("%s%s %s", line, before, name);
     kedge_free(line);
     line = longer;
-    any = true;
   }
   return line;
 }
@@ -227,11 +233,15 @@ char *kedge_interventions_describe(const kedge_setup *s, uint32_t i) {
   const kedge_intervention *it = &s->router.items[i];
   const kedge_config_router *r = &s->config->router.items[i];
   const bool adds = kedge_router_get_kind(it->id) == KEDGE_ROUTER_LOSS;
-  const bool shuffled = kedge_router_needs_prior(it->id) && r->shuffle != KEDGE_CONFIG_SHUFFLE_NONE;
-  char shuffle[80] = "", layers[40] = "", *row = describe_row(s, i);
+  const kedge_prior *prior = s->router.priors[i];
+  const bool shuffled = prior && r->shuffle != KEDGE_CONFIG_SHUFFLE_NONE;
+  char shuffle[160] = "", layers[40] = "", *row = describe_row(s, i);
   if (shuffled)
     snprintf(shuffle, sizeof shuffle, ", the prior's experts permuted %s, seed %lld",
              kedge_config_value_name("router.shuffle", r->shuffle), (long long)r->shuffle_seed);
+  else if (prior && *kedge_prior_shuffled(prior))
+    snprintf(shuffle, sizeof shuffle, ", the prior's experts permuted in its file: %s",
+             kedge_prior_shuffled(prior));
   if (it->layers && it->id != KEDGE_ROUTER_freeze)
     snprintf(layers, sizeof layers, ", %u of %u MoE layers", it->layer_count, s->model->params.moe_layers);
   char *line = row ? kedge_format("%s%s%s%s%s%s", row, shuffle,

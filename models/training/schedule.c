@@ -75,6 +75,10 @@ double kedge_schedule_epoch(const kedge_schedule *schedule, uint64_t done) {
          (double)schedule->samples;
 }
 
+bool kedge_schedule_only_warms(const kedge_schedule *schedule) {
+  return schedule->updates && schedule->warmup >= schedule->updates;
+}
+
 uint64_t kedge_schedule_every(const kedge_schedule *schedule, double steps) {
   if (!(steps > 0)) return 0;
   if (steps >= 1) return (uint64_t)steps;

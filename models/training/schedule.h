@@ -38,6 +38,9 @@ uint64_t kedge_schedule_samples(const kedge_schedule *schedule, uint64_t step);
 /* Epochs passed after `done` updates, as a fraction. */
 double kedge_schedule_epoch(const kedge_schedule *schedule, uint64_t done);
 
+/* Whether the run ends inside its warm-up, so that the highest learning rate is never reached. */
+bool kedge_schedule_only_warms(const kedge_schedule *schedule);
+
 /* Updates between two events from a key such as save_steps: 0 for off; a part below 1 is of all updates,
  * rounded up. */
 uint64_t kedge_schedule_every(const kedge_schedule *schedule, double steps);

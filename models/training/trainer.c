@@ -66,13 +66,13 @@ static bool same_folder(const char *a, const char *b) {
 }
 
 /* A folder with another run's results is not written into by accident, the base model's never. */
-static kedge_status check_output(run *r, const char *checkpoint) {
-  const char *out = r->config->output_dir;
+static kedge_status check_output(const kedge_config *config, const char *checkpoint) {
+  const char *out = config->output_dir;
   char *found = NULL;
-  if (same_folder(out, r->config->model_name_or_path))
+  if (same_folder(out, config->model_name_or_path))
     return kedge_fail(KEDGE_ERR_ARGUMENT, "output_dir %s is the folder of the base model; choose another",
                       out);
-  if (checkpoint || r->config->overwrite_output_dir) return KEDGE_OK;
+  if (checkpoint || config->overwrite_output_dir) return KEDGE_OK;
   KEDGE_TRY(kedge_run_find(out, &found, NULL));
   kedge_status status = KEDGE_OK;
   if (found || exists(out, "metrics.jsonl") || exists(out, "config.json"))
@@ -97,19 +97,32 @@ static kedge_status lock_output(run *r) {
   return KEDGE_OK;
 }
 
-/* The checkpoint to resume from; *path is new memory, NULL for a fresh start. */
-static kedge_status find_checkpoint(run *r, char **path) {
-  const char *wanted = r->config->resume_from_checkpoint;
+/* The checkpoint to resume from; *path is new memory, NULL for a fresh start. `notes` may be NULL. */
+static kedge_status find_checkpoint(const kedge_config *config, char **path, kedge_notes *notes) {
+  const char *wanted = config->resume_from_checkpoint;
   *path = NULL;
   if (!wanted || !strcmp(wanted, "false")) return KEDGE_OK;
-  if (strcmp(wanted, "true")) {
-    *path = kedge_strdup(wanted);
-    return *path ? KEDGE_OK : KEDGE_ERR_MEMORY;
-  }
-  KEDGE_TRY(kedge_run_find(r->config->output_dir, path, &r->notes));
+  if (!strcmp(wanted, "true")) return kedge_run_find(config->output_dir, path, notes);
+  *path = kedge_strdup(wanted);
+  return *path ? KEDGE_OK : KEDGE_ERR_MEMORY;
+}
+
+static kedge_status choose_checkpoint(run *r, char **path) {
+  const char *wanted = r->config->resume_from_checkpoint;
+  KEDGE_TRY(find_checkpoint(r->config, path, &r->notes));
   show_notes(r);
-  if (!*path) say(r, "no checkpoint to resume from in output_dir: starting from the beginning");
+  if (!*path && wanted && !strcmp(wanted, "true"))
+    say(r, "no checkpoint to resume from in output_dir: starting from the beginning");
   return KEDGE_OK;
+}
+
+kedge_status kedge_train_check(const kedge_config *config) {
+  char *checkpoint;
+  KEDGE_TRY(kedge_config_require(config, "output_dir"));
+  KEDGE_TRY(find_checkpoint(config, &checkpoint, NULL));
+  const kedge_status status = check_output(config, checkpoint);
+  kedge_free(checkpoint);
+  return status;
 }
 
 kedge_status kedge_train_batches(const kedge_setup *setup, kedge_batches **batches,
@@ -179,15 +192,18 @@ static kedge_status start_state(run *r) {
 static kedge_status start(run *r) {
   char *checkpoint = NULL;
   kedge_status status = kedge_config_require(r->config, "output_dir");
-  if (status == KEDGE_OK) status = find_checkpoint(r, &checkpoint);
-  if (status == KEDGE_OK) status = check_output(r, checkpoint);
+  if (status == KEDGE_OK) status = choose_checkpoint(r, &checkpoint);
+  if (status == KEDGE_OK) status = check_output(r->config, checkpoint);
   if (status == KEDGE_OK) status = kedge_setup_init(&r->setup, r->config, r->hooks->note, r->hooks->context);
   if (status == KEDGE_OK) status = lock_output(r);
-  if (status == KEDGE_OK) status = check_output(r, checkpoint); /* once more: nobody else writes now */
+  if (status == KEDGE_OK)
+    status = check_output(r->config, checkpoint); /* once more: nobody else writes now */
   if (status == KEDGE_OK) status = kedge_train_batches(&r->setup, &r->batches, &r->schedule);
   if (status == KEDGE_OK) status = kedge_stepper_init(&r->stepper, &r->setup);
   if (status == KEDGE_OK && r->config->router_probe_steps > 0 && r->setup.model->params.moe_layers)
     status = kedge_watch_init(&r->watch, &r->setup, r->stepper.workspace, r->stepper.base);
+  if (status == KEDGE_OK && kedge_schedule_only_warms(&r->schedule))
+    say(r, "warm-up takes all updates of this run: the learning rate never reaches its highest");
   if (status == KEDGE_OK) status = describe(r);
   if (status == KEDGE_OK && checkpoint) status = resume(r, checkpoint);
   if (status == KEDGE_OK) status = start_state(r);
@@ -285,10 +301,9 @@ static kedge_status evaluate(run *r, double epoch) {
   return log_line(r, epoch, &ours, &theirs, 1, 1);
 }
 
-static kedge_status save(run *r, double epoch) {
+static kedge_status save(run *r) {
   if (r->saved == r->record.step) return KEDGE_OK;
   KEDGE_TRY(kedge_trainer_state_set(r->state, "global_step", (double)r->record.step));
-  KEDGE_TRY(kedge_trainer_state_set(r->state, "epoch", epoch));
   if (r->best_step && r->best_step == r->record.step) {
     char *best = kedge_format("%s/checkpoint-%llu", r->config->output_dir, (unsigned long long)r->best_step);
     kedge_status status = best ? kedge_trainer_state_set_best(r->state, best) : KEDGE_ERR_MEMORY;
@@ -322,7 +337,7 @@ static kedge_status after_update(run *r, const kedge_update *update, double rate
   const bool saves = c->save_strategy != KEDGE_CONFIG_STRATEGY_NO;
   if ((last && saves) ||
       kedge_schedule_due(&r->schedule, c->save_strategy, c->save_steps, c->saves_per_epoch, done))
-    return save(r, update->epoch);
+    return save(r);
   return KEDGE_OK;
 }
 
@@ -334,6 +349,7 @@ static kedge_status one_update(run *r, const kedge_update *update) {
   r->record.step = update->index + 1;
   r->record.loss_sum += step.loss;
   r->record.loss_count++;
+  KEDGE_TRY(kedge_trainer_state_set(r->state, "epoch", update->epoch));
   const kedge_train_progress progress = {
       .step = r->record.step,
       .updates = r->schedule.updates,
@@ -356,7 +372,7 @@ static kedge_status loop(run *r) {
     if (!update.micro_batches) return KEDGE_OK;
     KEDGE_TRY(one_update(r, &update));
     if (r->record.step < r->schedule.updates && r->hooks->stop && r->hooks->stop(r->hooks->context)) {
-      KEDGE_TRY(save(r, update.epoch));
+      KEDGE_TRY(save(r));
       return kedge_fail(
           KEDGE_ERR_INTERRUPTED,
           "stopped after update %llu; checkpoint-%llu is saved, go on with resume_from_checkpoint=true",

@@ -52,6 +52,10 @@ typedef struct kedge_train_result {
 kedge_status kedge_train(const kedge_config *config, const kedge_train_hooks *hooks,
                          kedge_train_result *result);
 
+/* Whether kedge_train would write into the configuration's output_dir; reads and changes nothing else.
+ * ERR_ARGUMENT: it holds another run, or is the base model's. */
+kedge_status kedge_train_check(const kedge_config *config);
+
 /* What a run walks: the batches of its training samples, owned by the caller, and the schedule that goes with
  * them. */
 kedge_status kedge_train_batches(const kedge_setup *setup, kedge_batches **batches, kedge_schedule *schedule);
