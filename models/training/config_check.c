@@ -197,6 +197,20 @@ static kedge_status check_named(kedge_config_loader *loader, size_t index) {
   return KEDGE_OK;
 }
 
+/* What only a shuffle reads is taken out, with a note, where there is none. */
+static kedge_status drop_shuffle(kedge_config *config, kedge_config_router *router, const char *name) {
+  if (!kedge__router_uses(router->intervention, "shuffle")) return KEDGE_OK;
+  if (router->communities && router->shuffle != KEDGE_CONFIG_SHUFFLE_WITHIN) {
+    kedge_free(router->communities);
+    router->communities = NULL;
+    KEDGE_TRY(kedge__config_note(config, "router: %s does not use communities, which are for shuffle within",
+                                 name));
+  }
+  if (!router->shuffle_seed || router->shuffle != KEDGE_CONFIG_SHUFFLE_NONE) return KEDGE_OK;
+  router->shuffle_seed = 0;
+  return kedge__config_note(config, "router: %s does not use shuffle_seed without shuffle", name);
+}
+
 /* Effective coefficients, and a note for every key that was given and that its intervention does not read. */
 static kedge_status resolve_router(kedge_config_loader *loader, size_t index) {
   kedge_config_router *router = &loader->config->router.items[index];
@@ -209,6 +223,7 @@ static kedge_status resolve_router(kedge_config_loader *loader, size_t index) {
         !kedge__router_uses(router->intervention, key))
       KEDGE_TRY(kedge__config_note(loader->config, "router: %s does not use %s", name, key));
   }
+  KEDGE_TRY(drop_shuffle(loader->config, router, name));
   if (isnan(router->coef) || !(coef_of(router->intervention) > 0))
     router->coef = coef_of(router->intervention);
   return KEDGE_OK;
@@ -307,6 +322,24 @@ static kedge_status check_router_logits(kedge_config_loader *loader) {
                                 "true needs router_aux_loss_coef too; 0 = without the loss");
 }
 
+/* Settings of the balance loss go back to their defaults, with a note, in a run without that loss. */
+static kedge_status drop_balance(kedge_config *config) {
+  const struct {
+    const char *key;
+    int *value, plain;
+  } settings[] = {{"router_lb_scope", &config->router_lb_scope, KEDGE_CONFIG_LB_MICRO},
+                  {"lb_convention", &config->lb_convention, KEDGE_CONFIG_LB_SWITCH},
+                  {"lb_layers", &config->lb_layers, KEDGE_CONFIG_LB_SUM},
+                  {"lb_counts", &config->lb_counts, KEDGE_CONFIG_LB_SCORES}};
+  if (find_router(config, KEDGE_CONFIG_ROUTER_LBL)) return KEDGE_OK;
+  for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+    if (*settings[i].value == settings[i].plain) continue;
+    *settings[i].value = settings[i].plain;
+    KEDGE_TRY(kedge__config_note(config, "%s is not used: there is no load-balancing loss", settings[i].key));
+  }
+  return KEDGE_OK;
+}
+
 static kedge_status check_router(kedge_config_loader *loader) {
   kedge_config *config = loader->config;
   for (size_t i = 0; i < config->router.count; i++) KEDGE_TRY(resolve_router(loader, i));
@@ -326,6 +359,7 @@ static kedge_status check_router(kedge_config_loader *loader) {
                                  kedge_config_value_name("router.intervention", router->intervention)));
     kedge__config_router_remove(loader, i);
   }
+  KEDGE_TRY(drop_balance(config));
   return check_pairs(loader);
 }
 
