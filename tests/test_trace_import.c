@@ -112,6 +112,22 @@ static void test_samples(void **state) {
   refuses("t.jsonl", &(kedge_trace_import_options){.experts = 4}, "from 0 to 3");
 }
 
+/* Each of the sizes may stand in a first line of its own. */
+static void test_head(void **state) {
+  (void)state;
+  static const char *const heads[] = {"{\"num_experts\":5}", "{\"top_k\":2}", "{\"layers\":[0,1]}"};
+  for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
+    char text[160];
+    snprintf(text, sizeof text, "%s\n{\"ids\":[[0,4],[3,2]]}\n{\"ids\":[[1,0],[4,2]]}\n", heads[i]);
+    test_write_text(at("h.jsonl"), text);
+    kedge_trace t = reads("h.jsonl", &five);
+    is_same(&t, ids, 2);
+    kedge_trace_destroy(&t);
+  }
+  test_write_text(at("h.jsonl"), "{\"top_k\":3}\n{\"ids\":[[0,4],[3,2]]}\n");
+  refuses("h.jsonl", &five, "h.jsonl:2: experts of a row: expected 3 as before, got 2");
+}
+
 static void bad_jsonl(const char *text, const char *message) {
   test_write_text(at("bad.jsonl"), text);
   refuses("bad.jsonl", &five, message);
@@ -304,6 +320,15 @@ static void test_raw(void **state) {
   refuses("raw", NULL, "expected 4000000000 bytes");
   write_folder("{\"top_k\": 6, \"experts\": 5, \"layers\": [1], \"domains\": {\"a\": {\"tokens\": 2}}}");
   refuses("raw", NULL, "top_k: expected 1 to 5");
+  static const char *const layers[] = {"[-1]", "[4294967297]", "[\"1\"]", "[1.5]", "[65536]"};
+  for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+    char index[160];
+    snprintf(index, sizeof index,
+             "{\"top_k\": 2, \"experts\": 5, \"layers\": %s, \"domains\": {\"a\": {\"tokens\": 2}}}",
+             layers[i]);
+    write_folder(index);
+    refuses("raw", NULL, "index.json: layers[0]: expected a number from 0 to 65535");
+  }
   write_folder("[]");
   refuses("raw", NULL, "index.json: domains: expected an object");
   test_remove(at("raw/index.json"));
@@ -366,9 +391,9 @@ static void test_commands(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_tokens), cmocka_unit_test(test_samples),  cmocka_unit_test(test_bad_jsonl),
-      cmocka_unit_test(test_npy),    cmocka_unit_test(test_bad_npy),  cmocka_unit_test(test_raw),
-      cmocka_unit_test(test_layers), cmocka_unit_test(test_commands),
+      cmocka_unit_test(test_tokens),    cmocka_unit_test(test_head),   cmocka_unit_test(test_samples),
+      cmocka_unit_test(test_bad_jsonl), cmocka_unit_test(test_npy),    cmocka_unit_test(test_bad_npy),
+      cmocka_unit_test(test_raw),       cmocka_unit_test(test_layers), cmocka_unit_test(test_commands),
   };
   return cmocka_run_group_tests_name("trace import", tests, NULL, NULL);
 }

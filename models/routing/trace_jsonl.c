@@ -356,7 +356,8 @@ static kedge_status take_record(builder *b) {
   KEDGE_TRY(take_number(b, "num_experts", &b->experts));
   KEDGE_TRY(take_number(b, "top_k", &b->topk));
   KEDGE_TRY(take_layers(b));
-  if (!ids && (json_object_get(b->record, "num_experts") || json_object_get(b->record, "layers")))
+  if (!ids && (json_object_get(b->record, "num_experts") || json_object_get(b->record, "top_k") ||
+               json_object_get(b->record, "layers")))
     return KEDGE_OK;
   if (!b->experts) return wrong(b, "num_experts", "it in the first line; or give the number of experts");
   if (json_is_string(ids)) return take_base64(b, ids);

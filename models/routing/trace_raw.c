@@ -194,6 +194,21 @@ static kedge_status read_layer(raw *r) {
   return status;
 }
 
+/* Numbers of the layers, which are parts of names of files. */
+static kedge_status check_layers(const raw *r, const json_t *layers) {
+  const json_t *item;
+  size_t l;
+  if (!json_array_size(layers) || json_array_size(layers) > 65536)
+    return kedge_fail(KEDGE_ERR_FORMAT, "%s: layers: expected a list of 1 to 65536 numbers", r->index_path);
+  json_array_foreach(
+      layers, l, item) if (!json_is_integer(item) || json_integer_value(item) < 0 ||
+                           json_integer_value(item) >
+                               65535) return kedge_fail(KEDGE_ERR_FORMAT,
+                                                        "%s: layers[%zu]: expected a number from 0 to 65535",
+                                                        r->index_path, l);
+  return KEDGE_OK;
+}
+
 static kedge_status read_domain(raw *r, const char *wanted) {
   uint32_t tokens = 0, experts = 0, topk = 0;
   const json_t *layers = json_object_get(r->index, "layers");
@@ -201,9 +216,8 @@ static kedge_status read_domain(raw *r, const char *wanted) {
   KEDGE_TRY(number(r, r->index, "experts", 65536, &experts));
   KEDGE_TRY(number(r, r->index, "top_k", experts, &topk));
   KEDGE_TRY(number(r, r->entry, "tokens", INT32_MAX, &tokens));
-  size_t count = json_array_size(layers);
-  if (!count || count > 65536)
-    return kedge_fail(KEDGE_ERR_FORMAT, "%s: layers: expected a list of 1 to 65536 numbers", r->index_path);
+  KEDGE_TRY(check_layers(r, layers));
+  const size_t count = json_array_size(layers);
   /* What the index claims must be in the first layer's file before it is believed. */
   int32_t first = (int32_t)json_integer_value(json_array_get(layers, 0));
   kedge_trace claimed = {.tokens = tokens, .topk = topk, .layer_numbers = &first};
@@ -218,13 +232,8 @@ static kedge_status read_domain(raw *r, const char *wanted) {
     return kedge_fail(KEDGE_ERR_IO, "%s/%s_L%02d_ids.u8: neither it nor .u16 is there", r->folder, r->domain,
                       first);
   KEDGE_TRY(kedge_trace_init(r->trace, tokens, (uint32_t)count, experts, topk));
-  for (uint32_t l = 0; l < count; l++) {
-    const json_t *item = json_array_get(layers, l);
-    json_int_t value = json_is_integer(item) ? json_integer_value(item) : -1;
-    if (value < 0 || value >= 65536)
-      return kedge_fail(KEDGE_ERR_FORMAT, "%s: layers[%u]: expected 0 to 65535", r->index_path, l);
-    r->trace->layer_numbers[l] = (int32_t)value;
-  }
+  for (uint32_t l = 0; l < count; l++)
+    r->trace->layer_numbers[l] = (int32_t)json_integer_value(json_array_get(layers, l));
   KEDGE_TRY(take_lengths(r));
   for (r->layer = 0; r->layer < count; r->layer++) KEDGE_TRY(read_layer(r));
   return KEDGE_OK;
