@@ -83,6 +83,27 @@ static void test_full_disk(void **state) {
   assert_int_equal(shell("diff -r keep full/checkpoint-4"), 0);
 }
 
+/* A disk that cannot hold what a run saves is told of before the first update, not after the last. Needs a
+ * file system of its own. */
+static void test_small_disk(void **state) {
+  (void)state;
+  if (shell("unshare -rm true 2> /dev/null")) {
+    puts("1 test skipped: no user namespaces here");
+    skip();
+  }
+  static const char *const saves[] = {"save_steps=0", "save_strategy=no"};
+  for (int i = 0; i < 2; i++) {
+    assert_int_equal(shell("mkdir -p small && unshare -rm sh -c 'mount -t tmpfs -o size=1m none small && "
+                           "\"$KEDGE_BIN\" train run.yaml output_dir=small/run %s 2> err; code=$?; "
+                           "ls -A small/run > files; exit $code'",
+                           saves[i]),
+                     2);
+    assert_int_equal(shell("grep -q 'small/run: [0-9]* bytes are needed, [0-9]* are free' err && "
+                           "! grep -q '^step ' err && test ! -s files"),
+                     0);
+  }
+}
+
 /* Checkpoints that are not whole are passed over; a damaged one that is named is an error. */
 static void test_damaged_checkpoint(void **state) {
   (void)state;
@@ -131,8 +152,11 @@ static void test_bad_models(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_kill), cmocka_unit_test(test_terminate), cmocka_unit_test(test_full_disk),
-      cmocka_unit_test(test_damaged_checkpoint), cmocka_unit_test(test_bad_models)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_kill),
+                                     cmocka_unit_test(test_terminate),
+                                     cmocka_unit_test(test_full_disk),
+                                     cmocka_unit_test(test_small_disk),
+                                     cmocka_unit_test(test_damaged_checkpoint),
+                                     cmocka_unit_test(test_bad_models)};
   return cmocka_run_group_tests(tests, prepare, NULL);
 }

@@ -183,6 +183,14 @@ static kedge_status remove_old(const char *output_dir, uint32_t keep, uint64_t n
   return KEDGE_OK;
 }
 
+static uint64_t export_bytes(const kedge_optimizer *o) {
+  return kedge_checkpoint_bytes(o->model->source) + (8u << 20);
+}
+
+kedge_status kedge_run_require_disk(const char *output_dir, const kedge_optimizer *o, bool checkpoints) {
+  return kedge_disk_require(output_dir, checkpoints ? checkpoint_bytes(o) : export_bytes(o));
+}
+
 kedge_status kedge_run_save(const char *output_dir, const kedge_optimizer *o, const kedge_run_record *record,
                             const kedge_trainer_state *state, const char *config_yaml, uint32_t keep,
                             kedge_notes *notes) {
@@ -355,7 +363,7 @@ static kedge_status move_files(const char *from, const char *to) {
 }
 
 kedge_status kedge_run_export(const char *output_dir, const kedge_optimizer *o, kedge_notes *notes) {
-  KEDGE_TRY(kedge_disk_require(output_dir, kedge_checkpoint_bytes(o->model->source) + (8u << 20)));
+  KEDGE_TRY(kedge_disk_require(output_dir, export_bytes(o)));
   kedge_directory *directory = NULL;
   char *staging = kedge_path_join(output_dir, "final"), *config = kedge_path_join(output_dir, "config.json");
   kedge_status status =

@@ -44,6 +44,11 @@ kedge_status kedge_run_find(const char *output_dir, char **path, kedge_notes *no
 kedge_status kedge_run_load(const char *checkpoint, kedge_optimizer *optimizer, const kedge_run_record *want,
                             kedge_run_record *record, kedge_trainer_state **state, kedge_notes *notes);
 
+/* ERR_IO unless what a save writes, a checkpoint or else the final model alone, has room in output_dir. Says
+ * both numbers of bytes. kedge_run_save and kedge_run_export ask themselves; a run asks before it trains. */
+kedge_status kedge_run_require_disk(const char *output_dir, const kedge_optimizer *optimizer,
+                                    bool checkpoints);
+
 /* The final model: HF files directly in output_dir, beside the checkpoints. config.json comes last, so that a
  * half-written model is never taken for a whole one. */
 kedge_status kedge_run_export(const char *output_dir, const kedge_optimizer *optimizer, kedge_notes *notes);

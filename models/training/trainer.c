@@ -206,6 +206,9 @@ static kedge_status start(run *r) {
     say(r, "warm-up takes all updates of this run: the learning rate never reaches its highest");
   if (status == KEDGE_OK) status = describe(r);
   if (status == KEDGE_OK && checkpoint) status = resume(r, checkpoint);
+  if (status == KEDGE_OK) /* rather now than after hours of training that could not be kept */
+    status = kedge_run_require_disk(r->config->output_dir, &r->stepper.optimizer,
+                                    r->config->save_strategy != KEDGE_CONFIG_STRATEGY_NO);
   if (status == KEDGE_OK) status = start_state(r);
   kedge_free(checkpoint);
   if (status == KEDGE_OK && r->hooks->started)
