@@ -276,6 +276,7 @@ static void test_hostile(void **state) {
     const char *path, *value, *message;
   } list[] = {
       {"dims", "7", "dims: expected an object"},
+      {"cases", "{}", "cases: expected at least one case, came none"},
       {"dims.T", "0", "dims.T: expected 1 to 1048576, came 0"},
       {"dims.T", "1e3", "dims.T: expected a whole number"},
       {"dims.T", "12", "X: expected 12 entries, came 11"},

@@ -281,6 +281,8 @@ static kedge_status read_cases(kedge_vectors *v, json_t *root) {
   json_t *cases = json_object_get(root, "cases"), *object;
   const char *name;
   if (!json_is_object(cases)) return bad(&(place){v, "", "cases"}, "an object", cases);
+  if (!json_object_size(cases))
+    return kedge_fail(KEDGE_ERR_FORMAT, "%s: cases: expected at least one case, came none", v->path);
   json_object_foreach(cases, name, object) {
     uint32_t at = 0;
     while (at < KEDGE_VECTOR_CASES && strcmp(kedge_vector_cases[at].name, name) != 0) at++;
