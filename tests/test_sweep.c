@@ -135,6 +135,18 @@ static void test_table(void **state) {
   assert_false(holds("beta/sweep.csv", "eval/loss"));
   test_run_free(&run);
   sweep_expect(0, "no finished run has a metric train/los", BETA_GRID " --table --metric train/los");
+  /* A line that is no metrics is told of; a folder that is not there is not made. */
+  size_t bytes;
+  char *metrics = test_read(at("beta/router.beta-1_seed-2/metrics.jsonl"), &bytes);
+  metrics[0] = 'x';
+  test_write(at("beta/router.beta-1_seed-2/metrics.jsonl"), metrics, bytes);
+  sweep_expect(0, "note: beta/router.beta-1_seed-2/metrics.jsonl:1: not a line of metrics, left out",
+               BETA_GRID " --table");
+  metrics[0] = '{';
+  test_write(at("beta/router.beta-1_seed-2/metrics.jsonl"), metrics, bytes);
+  free(metrics);
+  sweep_expect(2, "nowhere: No such file or directory", "run.yaml --out nowhere --table");
+  assert_false(test_exists(at("nowhere")));
   /* Another value of the grid: its row is empty, and the others stay. */
   run = sweep(0, "",
               "run.yaml router.intervention=rpb router.prior=prior.safetensors --grid router.beta=1,2 "

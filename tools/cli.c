@@ -81,7 +81,7 @@ static bool number(const cli_spec *spec, const cli_option *option, const char *t
   bool any = option->min == 0 && option->max == 0;
   if (any || (real >= option->min && real <= option->max)) return true;
   char expected[80];
-  snprintf(expected, sizeof expected, "a number from %.17g to %.17g", option->min, option->max);
+  snprintf(expected, sizeof expected, "a number from %.16g to %.16g", option->min, option->max);
   return bad_value(spec, option, expected, text);
 }
 

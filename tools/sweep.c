@@ -52,6 +52,8 @@ static kedge_status run(sweep *s, const sweep_options *o, size_t *failed) {
     list_runs(s);
     return KEDGE_OK;
   }
+  if (status == KEDGE_OK && o->table && access(s->out, F_OK)) /* a table makes no folder */
+    status = kedge_fail(KEDGE_ERR_IO, "%s: %s", s->out, strerror(errno));
   if (status == KEDGE_OK && !o->table) status = lock_out(s, &lock);
   if (status == KEDGE_OK && !o->table) status = sweep_find(s); /* once more: nobody else writes now */
   if (status == KEDGE_OK && !o->table) status = sweep_go(s, failed);

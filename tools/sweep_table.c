@@ -30,8 +30,10 @@ typedef struct statistic {
 /* ---- Reading
  * -------------------------------------------------------------------------------------------------------- */
 
-static void take_line(json_t *last, json_t *all, const char *line, size_t length) {
+/* False if the line is no object. */
+static bool take_line(json_t *last, json_t *all, const char *line, size_t length) {
   json_t *o = json_loadb(line, length, 0, NULL), *value;
+  const bool whole = json_is_object(o);
   const char *key;
   json_object_foreach(o, key, value) {
     if (!strcmp(key, "step") || !strcmp(key, "epoch")) continue;
@@ -40,6 +42,7 @@ static void take_line(json_t *last, json_t *all, const char *line, size_t length
     json_object_set(all, key, json_true());
   }
   json_decref(o);
+  return whole;
 }
 
 static kedge_status read_run(table *t, size_t index) {
@@ -51,8 +54,12 @@ static kedge_status read_run(table *t, size_t index) {
                         : !file ? kedge_fail(KEDGE_ERR_IO, "%s: %s", path, strerror(errno))
                                 : KEDGE_OK;
   t->last[index] = json_object();
-  for (ssize_t length; file && (length = getline(&line, &capacity, file)) > 0;)
-    take_line(t->last[index], t->all, line, (size_t)length);
+  size_t number = 0, spoilt = 0;
+  for (ssize_t length; file && (length = getline(&line, &capacity, file)) > 0;) {
+    number++;
+    if (!take_line(t->last[index], t->all, line, (size_t)length) && !spoilt) spoilt = number;
+  }
+  if (spoilt) fprintf(stderr, "note: %s:%zu: not a line of metrics, left out of the table\n", path, spoilt);
   if (file && ferror(file)) status = kedge_fail(KEDGE_ERR_IO, "%s: %s", path, strerror(errno));
   if (file) fclose(file);
   free(line);
