@@ -238,6 +238,43 @@ static void test_replay_refuses(void **state) {
   refuse_trace("nowhere.trace", "nowhere.trace");
 }
 
+/* A trace whose layers are others, or with a token that went nowhere: replay would force nothing on it. */
+static void test_replay_refuses_parts(void **state) {
+  (void)state;
+  kedge_trace t;
+  training_expect(0, "", "trace --model base --data train.jsonl --max-length 160 --out right.trace");
+  ok(kedge_trace_load("right.trace", &t));
+  t.layer_numbers[1] = 2;
+  ok(kedge_trace_save(&t, "layers.trace"));
+  t.layer_numbers[1] = 1;
+  kedge_free(t.ties);
+  kedge_free(t.tied);
+  t.ties = t.tied = NULL;
+  for (int k = 0; k < 2; k++) t.ids[(7 * 2 + 1) * 2 + k] = -1;
+  ok(kedge_trace_save(&t, "hole.trace"));
+  kedge_trace_destroy(&t);
+  refuse_trace("layers.trace", "layers.trace: layers[1] is 2, MoE layer 1 of the model is layer 1");
+  refuse_trace("hole.trace", "hole.trace: token 7 is not routed in layer 1");
+}
+
+/* A run goes on with what its files held when it began, whatever lies under their names now. */
+static void test_resume_needs_the_same_files(void **state) {
+  (void)state;
+  static const char *const train = "train run.yaml output_dir=held max_steps=4 save_steps=2 "
+                                   "router.intervention=rpb router.prior=moving.prior";
+  size_t bytes;
+  char *right = test_read("base.prior", &bytes);
+  test_write("moving.prior", right, bytes);
+  training_expect(0, "", "%s", train);
+  test_remove("held/checkpoint-4");
+  training_expect(0, "", "prior-shuffle --prior base.prior --mode global --seed 1 --out moving.prior");
+  training_expect(2, "held/checkpoint-2 was trained with other contents of prior, communities or trace",
+                  "%s resume_from_checkpoint=true", train);
+  test_write("moving.prior", right, bytes);
+  free(right);
+  training_expect(0, "", "%s resume_from_checkpoint=true", train);
+}
+
 /* ---- Together
  * ------------------------------------------------------------------------------------------------------ */
 
@@ -392,6 +429,8 @@ int main(void) {
       cmocka_unit_test(test_replay_from_trace),
       cmocka_unit_test(test_replay_forces_the_choice),
       cmocka_unit_test(test_replay_refuses),
+      cmocka_unit_test(test_replay_refuses_parts),
+      cmocka_unit_test(test_resume_needs_the_same_files),
       cmocka_unit_test(test_allowed_together),
       cmocka_unit_test(test_refused_together),
       cmocka_unit_test(test_case_7_coefficient_is_in_the_loss),

@@ -11,6 +11,7 @@
 #ifndef KEDGE_MODELS_ROUTING_PRIOR_H
 #define KEDGE_MODELS_ROUTING_PRIOR_H
 
+#include "models/checkpoint/hash.h"
 #include "models/decoder/model.h"
 #include "models/routing/router.h"
 #include "models/routing/shuffle.h"
@@ -94,6 +95,10 @@ kedge_status kedge_prior_draw_shuffle(const kedge_prior *prior, kedge_shuffle_mo
  * grow with the file. */
 kedge_status kedge_prior_check(const kedge_prior *prior, const kedge_prior_identity *identity,
                                const kedge_params *params, const kedge_dataset *dataset);
+
+/* Adds what tells this prior from another of the same base and data: dtype, shuffle, and the rows that
+ * kedge_prior_check looks at, as they are read, permutations of kedge_prior_set_shuffle included. */
+kedge_status kedge_prior_hash(const kedge_prior *prior, kedge_hash *hash);
 
 /* b [E] of pi [E]: c = clip(pi, eps/E, clip/E), b = log c - mean log c, in double, rounded to f32. E = 1
  * gives 0. */

@@ -77,8 +77,9 @@ static kedge_status check_sample(const kedge_prior *p, const kedge_dataset *d, u
                     (unsigned long long)d->sample_ids[i], want[0], want[1]);
 }
 
-/* One row at a random place of each of SAMPLED equal parts of the file, and the first and the last. */
-static kedge_status check_rows(const kedge_prior *p) {
+/* One row at a random place of each of SAMPLED equal parts of the file, and the first and the last; added to
+ * `hash`, if there is one, as an intervention reads them. */
+static kedge_status check_rows(const kedge_prior *p, kedge_hash *hash) {
   const uint64_t rows = (uint64_t)p->samples * 2 * p->moe_layers,
                  parts = rows < SAMPLED ? rows : (uint64_t)SAMPLED;
   kedge_random random = kedge_random_start(0, 0);
@@ -94,6 +95,7 @@ static kedge_status check_rows(const kedge_prior *p) {
     int32_t counts[2];
     kedge__prior_counts(p, sample, counts);
     if (counts[span]) status = kedge__prior_read_row(p, sample, span, (uint32_t)(row % p->moe_layers), pi);
+    if (hash && counts[span] && status == KEDGE_OK) kedge_hash_add(hash, pi, p->experts * sizeof *pi);
     if (i % DROP_EVERY == DROP_EVERY - 1) kedge_st_drop(p->prior);
   }
   kedge_free(pi);
@@ -109,5 +111,14 @@ kedge_status kedge_prior_check(const kedge_prior *p, const kedge_prior_identity 
     return kedge_fail(KEDGE_ERR_MISMATCH, "%s: prior of %u samples, the data has %u", kedge_st_path(p->file),
                       p->samples, dataset->count);
   for (uint32_t i = 0; i < p->samples; i++) KEDGE_TRY(check_sample(p, dataset, i));
-  return check_rows(p);
+  return check_rows(p, NULL);
+}
+
+kedge_status kedge_prior_hash(const kedge_prior *p, kedge_hash *hash) {
+  kedge_hash_add_u64(hash, p->samples);
+  kedge_hash_add_u64(hash, p->moe_layers);
+  kedge_hash_add_u64(hash, p->experts);
+  kedge_hash_add_u64(hash, p->prior->dtype);
+  kedge_hash_add_text(hash, p->shuffled);
+  return check_rows(p, hash);
 }

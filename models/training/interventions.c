@@ -98,6 +98,21 @@ static kedge_status open_prior(opening *o, uint32_t i, const kedge_config_router
   return shuffle_prior(o->to->priors[i], r);
 }
 
+/* Each layer is the model's, and each token has experts in it: one without would choose as it does in
+ * training without replay. */
+static kedge_status check_trace(const char *path, const kedge_trace *t, const kedge_params *p) {
+  for (uint32_t l = 0; l < t->layers; l++)
+    if ((uint32_t)t->layer_numbers[l] != kedge_params_moe_layer(p, l))
+      return kedge_fail(KEDGE_ERR_MISMATCH, "%s: layers[%u] is %d, MoE layer %u of the model is layer %u",
+                        path, l, t->layer_numbers[l], l, kedge_params_moe_layer(p, l));
+  for (size_t row = 0; row < (size_t)t->tokens * t->layers; row++)
+    if (t->ids[row * t->topk] < 0)
+      return kedge_fail(KEDGE_ERR_MISMATCH,
+                        "%s: token %zu is not routed in layer %d; replay needs its experts", path,
+                        row / t->layers, t->layer_numbers[row % t->layers]);
+  return KEDGE_OK;
+}
+
 /* The trace must be of this base, on these samples, whole. */
 static kedge_status open_trace(opening *o, uint32_t i, const kedge_config_router *r) {
   const kedge_setup *s = o->setup;
@@ -121,9 +136,31 @@ static kedge_status open_trace(opening *o, uint32_t i, const kedge_config_router
                       "%s: trace of other data (hash %s, %u tokens; this run's samples have %s, %llu)",
                       r->trace, *t->data ? t->data : "unknown", t->tokens, s->data->hash,
                       (unsigned long long)s->data->offsets[s->data->count]);
+  KEDGE_TRY(check_trace(r->trace, t, p));
   o->to->sources[i].trace = t;
   o->to->sources[i].traced = s->data;
   return KEDGE_OK;
+}
+
+kedge_status kedge_interventions_hash(const kedge_interventions *list, char text[33]) {
+  const kedge_trace *t = &list->trace;
+  kedge_hash *hash = kedge_hash_new();
+  kedge_status status = hash ? KEDGE_OK : KEDGE_ERR_MEMORY;
+  bool any = false;
+  for (uint32_t i = 0; i < list->count && status == KEDGE_OK; i++) {
+    if (!list->priors[i]) continue;
+    any = true;
+    kedge_hash_add_text(hash, kedge_router_name(list->items[i].id));
+    status = kedge_prior_hash(list->priors[i], hash);
+  }
+  if (t->tokens && status == KEDGE_OK) {
+    any = true;
+    kedge_hash_add(hash, t->ids, (uint64_t)t->tokens * t->layers * t->topk * sizeof *t->ids);
+  }
+  *text = 0;
+  if (any && status == KEDGE_OK) kedge_hash_text(hash, text);
+  kedge_hash_free(hash);
+  return status;
 }
 
 /* A copy of all router weights, as they are before the first update. */

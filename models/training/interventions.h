@@ -27,6 +27,9 @@ struct kedge_setup; /* setup.h */
 kedge_status kedge_interventions_open(kedge_interventions *interventions, const struct kedge_setup *setup);
 void kedge_interventions_close(kedge_interventions *interventions);
 
+/* A hash of what their files hold, priors as they are read and the trace; "" where they read none. */
+kedge_status kedge_interventions_hash(const kedge_interventions *interventions, char hash[33]);
+
 /* A line that says what intervention i of the setup does, with its coefficient and conventions; `freeze`
  * names the tensors that it keeps. New memory, owned by the caller; NULL: no memory. */
 char *kedge_interventions_describe(const struct kedge_setup *setup, uint32_t i);

@@ -15,6 +15,7 @@
  * only noted. Strings are borrowed on saving and owned by the record after loading. */
 typedef struct kedge_run_record {
   char base[33];           /* hash of the base model; "" in checkpoints of before it was kept */
+  char routing[33];        /* of priors and trace; "" where the run reads none, or it was not kept yet */
   char data[33], eval[33]; /* hashes of the training and evaluation samples; eval "" for none */
   char *settings;          /* JSON object of the settings that decide the weights (kedge_run_settings) */
   char *device;            /* description of the device, with its instruction set */

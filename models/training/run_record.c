@@ -58,12 +58,12 @@ char *kedge_run_settings(const kedge_config *config) {
 
 char *kedge__run_record_json(const kedge_run_record *r) {
   json_t *settings = json_loads(r->settings, 0, NULL);
-  json_t *o =
-      json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:f, s:I, s:o?, s:o?}", "kedge_run", 1, "version",
-                kedge_version(), "base_hash", r->base, "data_hash", r->data, "eval_hash", r->eval, "device",
-                r->device, "step", (json_int_t)r->step, "updates", (json_int_t)r->updates, "log_loss_sum",
-                r->loss_sum, "log_loss_count", (json_int_t)r->loss_count, "best_loss",
-                isnan(r->best_loss) ? json_null() : json_real(r->best_loss), "settings", settings);
+  json_t *o = json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:f, s:I, s:o?, s:o?}", "kedge_run", 1,
+                        "version", kedge_version(), "base_hash", r->base, "routing_hash", r->routing,
+                        "data_hash", r->data, "eval_hash", r->eval, "device", r->device, "step",
+                        (json_int_t)r->step, "updates", (json_int_t)r->updates, "log_loss_sum", r->loss_sum,
+                        "log_loss_count", (json_int_t)r->loss_count, "best_loss",
+                        isnan(r->best_loss) ? json_null() : json_real(r->best_loss), "settings", settings);
   char *text = o ? json_dumps(o, JSON_INDENT(2)) : NULL, *copy = text ? kedge_format("%s\n", text) : NULL;
   free(text);
   json_decref(o);
@@ -71,18 +71,20 @@ char *kedge__run_record_json(const kedge_run_record *r) {
 }
 
 static kedge_status parse(const json_t *o, kedge_run_record *r) {
-  const char *data, *eval, *device, *base = "";
+  const char *data, *eval, *device, *base = "", *routing = "";
   json_int_t step, updates, count;
   const json_t *best, *settings;
   json_error_t error;
-  if (json_unpack_ex((json_t *)(uintptr_t)o, &error, 0, "{s?s, s:s, s:s, s:s, s:I, s:I, s:F, s:I, s:o, s:o}",
-                     "base_hash", &base, "data_hash", &data, "eval_hash", &eval, "device", &device, "step",
-                     &step, "updates", &updates, "log_loss_sum", &r->loss_sum, "log_loss_count", &count,
-                     "best_loss", &best, "settings", &settings) ||
-      strlen(base) > 32 || strlen(data) > 32 || strlen(eval) > 32 || step < 0 || updates < step ||
-      count < 0 || !json_is_object(settings))
+  if (json_unpack_ex((json_t *)(uintptr_t)o, &error, 0,
+                     "{s?s, s?s, s:s, s:s, s:s, s:I, s:I, s:F, s:I, s:o, s:o}", "base_hash", &base,
+                     "routing_hash", &routing, "data_hash", &data, "eval_hash", &eval, "device", &device,
+                     "step", &step, "updates", &updates, "log_loss_sum", &r->loss_sum, "log_loss_count",
+                     &count, "best_loss", &best, "settings", &settings) ||
+      strlen(base) > 32 || strlen(routing) > 32 || strlen(data) > 32 || strlen(eval) > 32 || step < 0 ||
+      updates < step || count < 0 || !json_is_object(settings))
     return kedge_fail(KEDGE_ERR_FORMAT, "not a run record: %s", error.text);
   memcpy(r->base, base, strlen(base) + 1);
+  memcpy(r->routing, routing, strlen(routing) + 1);
   memcpy(r->data, data, strlen(data) + 1);
   memcpy(r->eval, eval, strlen(eval) + 1);
   r->step = (uint64_t)step;
@@ -162,6 +164,11 @@ kedge_status kedge__run_record_match(const char *checkpoint, const kedge_run_rec
     return kedge_fail(KEDGE_ERR_MISMATCH,
                       "%s was trained from another base model (hash %s, model_name_or_path has %s)",
                       checkpoint, r->base, want->base);
+  if (*r->routing && strcmp(r->routing, want->routing))
+    return kedge_fail(
+        KEDGE_ERR_MISMATCH,
+        "%s was trained with other contents of prior, communities or trace (hash %s, this run's have %s)",
+        checkpoint, r->routing, want->routing);
   if (r->updates != want->updates && !(extends && r->step <= want->updates))
     return kedge_fail(KEDGE_ERR_MISMATCH, "%s belongs to a run of %llu updates, this run has %llu",
                       checkpoint, (unsigned long long)r->updates, (unsigned long long)want->updates);

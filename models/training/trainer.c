@@ -159,6 +159,7 @@ static kedge_status describe(run *r) {
   kedge_run_record *record = &r->record;
   *record = (kedge_run_record){.updates = r->schedule.updates, .best_loss = (double)NAN};
   KEDGE_TRY(kedge_model_hash(r->setup.model, record->base));
+  KEDGE_TRY(kedge_interventions_hash(&r->setup.router, record->routing));
   snprintf(record->data, sizeof record->data, "%s", kedge_setup_train(&r->setup)->hash);
   if (r->setup.eval) snprintf(record->eval, sizeof record->eval, "%s", r->setup.eval->hash);
   record->settings = kedge_run_settings(r->config);
