@@ -380,42 +380,6 @@ static void test_router_forms(void **state) {
   kedge_config_destroy(&config);
 }
 
-/* Keys that change nothing as they stand are told of, once: the resolved print has them no more. */
-static void test_router_idle(void **state) {
-  (void)state;
-  static const struct {
-    const char *text, *note;
-  } idle[] = {
-      {"router: {intervention: rpb, shuffle_seed: 3}",
-       "router: rpb does not use shuffle_seed without shuffle"},
-      {"router: {intervention: kl, communities: c.json}",
-       "router: kl does not use communities, which are for shuffle within"},
-      {"router: {intervention: rpb_hard, shuffle: global, communities: c.json}",
-       "router: rpb_hard does not use communities, which are for shuffle within"},
-      {"router_lb_scope: global", "router_lb_scope is not used: there is no load-balancing loss"},
-      {"router: z_loss\nlb_convention: hf", "lb_convention is not used: there is no load-balancing loss"},
-      {"lb_layers: mean", "lb_layers is not used: there is no load-balancing loss"},
-      {"lb_counts: dispatched", "lb_counts is not used: there is no load-balancing loss"}};
-  static const char *const quiet[] = {
-      "router: {intervention: rpb, shuffle: global, shuffle_seed: 3}",
-      "router: {intervention: kl, shuffle: within, communities: c.json, shuffle_seed: 3}",
-      "router: lbl\nrouter_lb_scope: global\nlb_convention: hf\nlb_layers: mean\nlb_counts: dispatched",
-      "router_aux_loss_coef: 0.1\nrouter_lb_scope: sequence", "router_lb_scope: micro\nlb_counts: scores"};
-  kedge_config config;
-  for (size_t i = 0; i < sizeof idle / sizeof *idle; i++) {
-    test_config_load(&config, idle[i].text);
-    assert_int_equal(config.notes.count, 1);
-    assert_string_equal(config.notes.items[0], idle[i].note);
-    test_config_round_trip(&config);
-    kedge_config_destroy(&config);
-  }
-  for (size_t i = 0; i < sizeof quiet / sizeof *quiet; i++) {
-    test_config_load(&config, quiet[i]);
-    assert_int_equal(config.notes.count, 0);
-    kedge_config_destroy(&config);
-  }
-}
-
 static void test_router_errors(void **state) {
   (void)state;
   test_config_refuse("router:\n  intervention: rpb\n  betta: 1\n",
@@ -617,9 +581,8 @@ int main(void) {
       cmocka_unit_test(test_errors),       cmocka_unit_test(test_values),
       cmocka_unit_test(test_dialects),     cmocka_unit_test(test_contradictions),
       cmocka_unit_test(test_router_forms), cmocka_unit_test(test_router_errors),
-      cmocka_unit_test(test_router_idle),  cmocka_unit_test(test_coefficients),
-      cmocka_unit_test(test_overrides),    cmocka_unit_test(test_file),
-      cmocka_unit_test(test_strings),
+      cmocka_unit_test(test_coefficients), cmocka_unit_test(test_overrides),
+      cmocka_unit_test(test_file),         cmocka_unit_test(test_strings),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
