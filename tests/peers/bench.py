@@ -51,13 +51,24 @@ class Kedge:
         command = [self.options.kedge, "bench", *arguments, "--json", "--threads", str(self.options.threads)]
         command += ["--dtype", self.options.dtype, "--seconds", str(self.options.seconds)]
         child = subprocess.Popen(command, stdout=subprocess.PIPE)
-        text = child.stdout.read()
-        _, status, usage = os.wait4(child.pid, 0)
-        child.returncode = status
-        if status:
+        while child.poll() is None:  # what wait4 tells of a child holds this process's own peak, too
+            self.memory = max(self.memory, high_water(child.pid))
+            time.sleep(0.02)
+        if child.returncode:
             sys.exit("kedge bench failed")
-        self.memory = max(self.memory, usage.ru_maxrss / 1024)
-        return json.loads(text)["results"]
+        return json.loads(child.stdout.read())["results"]
+
+
+def high_water(pid):
+    """Largest resident set of a living process, MiB."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            for line in file:
+                if line.startswith("VmHWM"):
+                    return int(line.split()[1]) / 1024
+    except OSError:
+        pass
+    return 0
 
 
 def repeat(run, options):
