@@ -156,6 +156,22 @@ static void test_case_37_names(void **state) {
                   run);
 }
 
+/* Of many tensors the first and the last are told. */
+static void test_many_names(void **state) {
+  (void)state;
+  char deep[sizeof gated_json];
+  memcpy(deep, gated_json, sizeof deep);
+  *(strstr(deep, "_layers\": 2") + strlen("_layers\": ")) = '9';
+  test_write_text("deep.json", deep);
+  training_expect(0, "", "init --config deep.json --tokenizer '%s' --out deep --seed 3",
+                  test_golden("tokenizer/tiny"));
+  training_expect(0,
+                  "router: freeze keeps the bits of 9 tensors: model.layers.0.mlp.gate.weight to "
+                  "model.layers.8.mlp.gate.weight\n",
+                  "train run.yaml model_name_or_path=deep output_dir=deep-out router.intervention=freeze "
+                  "--dry-run");
+}
+
 /* Plain training gives the router a gradient in every update, and moves it. */
 static void test_case_39_gradient(void **state) {
   (void)state;
@@ -184,6 +200,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_cases_35_36_37_hundred_updates),
       cmocka_unit_test(test_case_37_names),
+      cmocka_unit_test(test_many_names),
       cmocka_unit_test(test_case_39_gradient),
   };
   return cmocka_run_group_tests_name("runs: freeze", tests, prepare, NULL);
