@@ -28,6 +28,7 @@ kedge_status kedge_device_open(const char *name, const kedge_open_options *optio
     return status;
   }
   backend->limits(device, &device->limits);
+  device->limits.rowwise = options && options->rowwise;
   *out = device;
   return KEDGE_OK;
 }

@@ -33,6 +33,7 @@ typedef struct kedge_call {
   kedge_tensor in[KEDGE_MAX_IN], out[KEDGE_MAX_OUT];
   void *scratch; /* as many bytes as the backend's scratch() asked for this call, 64-byte aligned */
   uint32_t threads;
+  bool rowwise; /* of a product's row the bits must not depend on the number of rows */
 } kedge_call;
 
 typedef void (*kedge_kernel)(const kedge_call *call);
@@ -52,6 +53,7 @@ typedef struct kedge_limits {
   bool computes;    /* false for `null`: buffers have sizes but no memory */
   bool f64;         /* has the all-double kernels */
   bool slow_bf16;   /* bf16 storage takes longer than f32: `dtype: auto` then trains in f32 */
+  bool rowwise;     /* as kedge_open_options has it */
 } kedge_limits;
 
 struct kedge_buffer {

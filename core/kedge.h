@@ -168,7 +168,8 @@ void kedge_gradient(kedge_graph *graph, kedge_value loss, const kedge_value *wrt
 typedef struct kedge_open_options {
   uint32_t threads; /* 0: the backend's default */
   const char
-      *isa; /* cpu: "base", "avx2", "avx512", "avx512bf16", "amx"; NULL: KEDGE_ISA or the best there is */
+      *isa;     /* cpu: "base", "avx2", "avx512", "avx512bf16", "amx"; NULL: KEDGE_ISA or the best there is */
+  bool rowwise; /* a row of a product has the same bits whatever rows stand beside it; slower where few do */
 } kedge_open_options;
 
 /* Backends built into the library, in a fixed order: "ref", "cpu", "null"; NULL past the end. */

@@ -132,6 +132,7 @@ static kedge_status build_steps(kedge_exec *e) {
     kedge_step *step = &e->steps[e->step_count++];
     *step = (kedge_step){.op = node->op, .variant = variant_of(g, node), .node = n};
     step->call.threads = e->device->limits.threads;
+    step->call.rowwise = e->device->limits.rowwise;
     step->call.args = e->args + node->args;
     if (g->all_double)
       memcpy(e->args + node->args, g->args + node->args, info->args_size);

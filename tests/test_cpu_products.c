@@ -73,7 +73,9 @@ static kedge_test_devices devices;
 static int open_devices(void **state) {
   (void)state;
   if (kedge_test_devices_open(&devices) != KEDGE_OK) return -1;
-  if (kedge_device_open("cpu", &(kedge_open_options){2, "base"}, &under_emulated) != KEDGE_OK) return -1;
+  if (kedge_device_open("cpu", &(kedge_open_options){.threads = 2, .isa = "base"}, &under_emulated) !=
+      KEDGE_OK)
+    return -1;
   emulated_backend = kedge__backend_cpu;
   emulated_backend.run = emulated_run;
   emulated_backend.scratch = emulated_scratch;

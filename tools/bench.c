@@ -154,7 +154,7 @@ static kedge_status run(const bench_command *o, const cli_list *wanted) {
   if (o->dtype && strcmp(o->dtype, "f32") && strcmp(o->dtype, "bf16"))
     return kedge_fail(KEDGE_ERR_ARGUMENT, "--dtype: expected f32 or bf16, came \"%.80s\"", o->dtype);
   bench_report r = {.options = &o->options};
-  const kedge_open_options open = {(uint32_t)o->threads, o->options.isa};
+  const kedge_open_options open = {.threads = (uint32_t)o->threads, .isa = o->options.isa};
   r.lines = kedge_alloc(BENCH_LINES, sizeof *r.lines);
   kedge_status status = r.lines ? kedge_device_open("cpu", &open, &r.device) : KEDGE_ERR_MEMORY;
   if (status == KEDGE_OK) {

@@ -23,7 +23,8 @@ static kedge_status add_cpu(kedge_test_devices *d) {
   static const char *const isas[] = {"base", "avx2", "avx512", "avx512bf16", "amx"};
   for (uint32_t i = 0; i < sizeof isas / sizeof *isas; i++)
     for (uint32_t threads = 1; threads <= 2; threads++) {
-      kedge_status status = add(d, "cpu", &(kedge_open_options){threads, isas[i]}, threads == 2);
+      kedge_status status =
+          add(d, "cpu", &(kedge_open_options){.threads = threads, .isa = isas[i]}, threads == 2);
       if (status != KEDGE_OK && i == 0) return status;
     }
   return KEDGE_OK;

@@ -54,15 +54,16 @@ static void dot_block(const kedge_product *p, size_t i0, size_t m, size_t j0, si
   }
 }
 
-/* The block [i0, i0 + m) x [j0, j0 + n) of a product into an f32 or bf16 result y. */
+/* The block [i0, i0 + m) x [j0, j0 + n) of a product into an f32 or bf16 result y. Packed panels sum every
+ * element in the same order whatever m is; dot products sum in another one. */
 static void block_into(const kedge_product *p, size_t i0, size_t m, size_t j0, size_t n, void *y, bool bf16,
-                       size_t pitch, uint32_t *scratch) {
+                       size_t pitch, bool rowwise, uint32_t *scratch) {
   kedge_target t = {(float *)y + i0 * pitch + j0, NULL, pitch, pitch};
   if (bf16)
     t = (kedge_target){(float *)(void *)(scratch + KEDGE_A_WORDS + KEDGE_B_WORDS),
                        (uint16_t *)y + i0 * pitch + j0, KEDGE_NC, pitch};
 #if defined(KEDGE_STORAGE_F32) && !defined(__AVX2__)
-  if (!p->a.slots && !p->b.slots) {
+  if (!rowwise && !p->a.slots && !p->b.slots) {
     const kedge_x *a = p->a.data + i0 * (p->trans_a ? 1 : p->a.pitch),
                   *b = p->b.data + j0 * (p->trans_b ? p->b.pitch : 1);
     kedge__gemm(p->trans_a, p->trans_b, m, n, p->k, (kedge_panel){a, p->a.pitch},
@@ -70,7 +71,7 @@ static void block_into(const kedge_product *p, size_t i0, size_t m, size_t j0, s
     return;
   }
 #endif
-  if (m > FEW || p->trans_a || !p->trans_b) {
+  if (m > FEW || rowwise || p->trans_a || !p->trans_b) {
     kedge__gemm_block(p, i0, m, j0, n, &t, false, scratch);
     return;
   }
@@ -106,7 +107,7 @@ KEDGE_KERNEL(matmul) {
   for (size_t t = 0; t < tiles; t++) {
     size_t i0 = t / columns * KEDGE_MC, j0 = t % columns * KEDGE_NC;
     block_into(&p, i0, kedge__min(KEDGE_MC, a->m - i0), j0, kedge__min(KEDGE_NC, a->n - j0),
-               call->out[0].data, bf16, a->n, thread_scratch(call));
+               call->out[0].data, bf16, a->n, call->rowwise, thread_scratch(call));
   }
 }
 
@@ -138,7 +139,7 @@ KEDGE_KERNEL(grouped_matmul) {
     const kedge_product p = {
         from_row(x, first), {w, a->trans_w ? a->k : a->n, NULL, 1}, false, a->trans_w, a->k};
     block_into(&p, i0, kedge__min(KEDGE_MC, rows - i0), j0, kedge__min(KEDGE_NC, a->n - j0), y + first * a->n,
-               sizeof(kedge_x) == 2, a->n, thread_scratch(call));
+               sizeof(kedge_x) == 2, a->n, call->rowwise, thread_scratch(call));
   }
   memset(y + valid * a->n, 0, (a->rows - valid) * a->n * sizeof *y);
 }
@@ -157,7 +158,7 @@ KEDGE_KERNEL(grouped_wgrad) {
     size_t first = (size_t)offsets[e], rows = (size_t)offsets[e + 1] - first;
     const kedge_product p = {from_row(dy, first), from_row(x, first), true, false, rows};
     if (rows)
-      block_into(&p, i0, m, j0, n, dw, false, a->k, thread_scratch(call));
+      block_into(&p, i0, m, j0, n, dw, false, a->k, false, thread_scratch(call));
     else
       for (size_t i = i0; i < i0 + m; i++) memset(dw + i * a->k + j0, 0, n * sizeof *dw);
   }
