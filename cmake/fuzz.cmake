@@ -7,7 +7,7 @@ function(kedge_fuzz_program target file name)
   add_executable(${target} ${file} tests/fuzz/fuzz_file.c ${ARGN})
   target_compile_definitions(${target} PRIVATE KEDGE_REAL=double KEDGE_FUZZ_NAME="${name}")
   target_link_libraries(${target} PRIVATE kedge_flags kedge_static PkgConfig::JANSSON PkgConfig::YAML PkgConfig::PCRE2
-    PkgConfig::UTF8PROC PkgConfig::XXHASH PkgConfig::IGRAPH OpenMP::OpenMP_C m)
+    PkgConfig::UTF8PROC PkgConfig::XXHASH PkgConfig::ZLIB PkgConfig::IGRAPH OpenMP::OpenMP_C m)
 endfunction()
 
 foreach(file IN LISTS KEDGE_FUZZ_FILES)

@@ -25,7 +25,7 @@ function(kedge_objects name)
   endif()
   add_library(${name} OBJECT ${P_SOURCES})
   target_link_libraries(${name} PRIVATE kedge_flags PkgConfig::JANSSON PkgConfig::YAML PkgConfig::PCRE2
-    PkgConfig::UTF8PROC PkgConfig::XXHASH PkgConfig::IGRAPH kedge_blas OpenMP::OpenMP_C)
+    PkgConfig::UTF8PROC PkgConfig::XXHASH PkgConfig::ZLIB PkgConfig::IGRAPH kedge_blas OpenMP::OpenMP_C)
   target_compile_options(${name} PRIVATE ${P_OPTIONS})
   target_compile_definitions(${name} PRIVATE ${P_DEFINES})
   set(KEDGE_OBJECTS ${KEDGE_OBJECTS} $<TARGET_OBJECTS:${name}> PARENT_SCOPE)
@@ -74,7 +74,7 @@ foreach(kind SHARED STATIC)
   set_target_properties(${target} PROPERTIES OUTPUT_NAME kedge VERSION ${PROJECT_VERSION}
     SOVERSION ${PROJECT_VERSION_MAJOR})
   target_link_libraries(${target} PRIVATE PkgConfig::JANSSON PkgConfig::YAML PkgConfig::PCRE2 PkgConfig::UTF8PROC
-    PkgConfig::XXHASH PkgConfig::IGRAPH kedge_blas OpenMP::OpenMP_C m)
+    PkgConfig::XXHASH PkgConfig::ZLIB PkgConfig::IGRAPH kedge_blas OpenMP::OpenMP_C m)
   if(KEDGE_SANITIZE)
     target_link_options(${target} PRIVATE -fsanitize=${KEDGE_SANITIZE})
   endif()

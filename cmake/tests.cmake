@@ -12,7 +12,7 @@ target_compile_definitions(kedge_test_support PRIVATE KEDGE_REAL=double KEDGE_PA
 # Rows of case tables leave out what has its default.
 target_compile_options(kedge_test_support PRIVATE -Wno-missing-field-initializers)
 target_link_libraries(kedge_test_support PUBLIC kedge_flags kedge_static PkgConfig::CMOCKA PkgConfig::JANSSON
-  PkgConfig::YAML PkgConfig::PCRE2 PkgConfig::UTF8PROC PkgConfig::XXHASH PkgConfig::IGRAPH OpenMP::OpenMP_C m)
+  PkgConfig::YAML PkgConfig::PCRE2 PkgConfig::UTF8PROC PkgConfig::XXHASH PkgConfig::ZLIB PkgConfig::IGRAPH OpenMP::OpenMP_C m)
 set(KEDGE_TEST_ENVIRONMENT OMP_WAIT_POLICY=passive KEDGE_BIN=${PROJECT_BINARY_DIR}/kedge
   KEDGE_SOURCE=${PROJECT_SOURCE_DIR} UBSAN_OPTIONS=print_stacktrace=1)
 set(KEDGE_TEST_LAUNCHER)

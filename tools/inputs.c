@@ -92,11 +92,16 @@ kedge_status input_dtype(const char *name, const kedge_hf_config *config, kedge_
   return KEDGE_OK;
 }
 
-kedge_status input_device(const char *backend, int64_t threads, kedge_device **device) {
-  const kedge_open_options options = {.threads = (uint32_t)threads};
-  KEDGE_TRY(kedge_device_open(backend, &options, device));
+kedge_status input_device_open(const char *backend, const kedge_open_options *options,
+                               kedge_device **device) {
+  KEDGE_TRY(kedge_device_open(backend, options, device));
   if ((*device)->limits.computes) return KEDGE_OK;
   kedge_device_close(*device);
   *device = NULL;
   return kedge_fail(KEDGE_ERR_ARGUMENT, "--backend: %s computes nothing; see `kedge devices`", backend);
+}
+
+kedge_status input_device(const char *backend, int64_t threads, kedge_device **device) {
+  const kedge_open_options options = {.threads = (uint32_t)threads};
+  return input_device_open(backend, &options, device);
 }

@@ -28,5 +28,6 @@ kedge_status input_dtype(const char *name, const kedge_hf_config *config, kedge_
 
 /* Opens `backend`; one that computes nothing is refused. `threads` 0: the backend's default. */
 kedge_status input_device(const char *backend, int64_t threads, kedge_device **device);
+kedge_status input_device_open(const char *backend, const kedge_open_options *options, kedge_device **device);
 
 #endif

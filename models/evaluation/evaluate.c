@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Evaluation (evaluate.h), in windows of items: their sequences are decoded together, then judged and written
+ * in order. What a window holds is in window.c. */
+#include "models/evaluation/window.h"
+
+#include "models/checkpoint/atomic.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_NEW = 256 };
+
+/* ---- Settings
+ * ---------------------------------------------------------------------------------------------------- */
+
+static kedge_status put(json_t *object, const char *key, json_t *value) {
+  return json_object_set_new(object, key, value) ? KEDGE_ERR_MEMORY : KEDGE_OK;
+}
+
+/* Everything that rows depend on: the first row of their file. */
+static kedge_status describe(const evaluation *e, json_t *to) {
+  static const char *const templates[] = {"auto", "bare", "math", "choice", "code"};
+  static const char *const choices[] = {"likelihood", "letter", "both"};
+  const kedge_eval_options *o = e->options;
+  char hash[33];
+  json_t *files = json_array();
+  KEDGE_TRY(put(to, "kedge_eval", json_integer(1)));
+  KEDGE_TRY(put(to, "files", files));
+  for (uint32_t i = 0; i < e->suite.count; i++) {
+    const kedge_suite_file *f = &e->suite.files[i];
+    json_t *one =
+        json_pack("{s:s, s:s, s:I, s:s}", "name", strrchr(f->path, '/') ? strrchr(f->path, '/') + 1 : f->path,
+                  "form", kedge_suite_form_name(f->form), "items", (json_int_t)f->items, "hash", f->hash);
+    if (!one || json_array_append_new(files, one)) return KEDGE_ERR_MEMORY;
+  }
+  KEDGE_TRY(kedge_model_hash(e->model, hash));
+  KEDGE_TRY(put(to, "model", json_string(hash)));
+  KEDGE_TRY(put(to, "dtype", json_string(kedge_dtype_name(e->model->dtype))));
+  KEDGE_TRY(put(to, "tokenizer", json_string(kedge_tokenizer_hash(e->tokenizer))));
+  KEDGE_TRY(put(to, "repeats", json_integer((json_int_t)e->repeats)));
+  KEDGE_TRY(put(to, "temperature", json_real(o->sampling.temperature)));
+  KEDGE_TRY(put(to, "top_p", json_real(o->sampling.temperature > 0 ? o->sampling.top_p : 1)));
+  KEDGE_TRY(
+      put(to, "top_k", json_integer((json_int_t)(o->sampling.temperature > 0 ? o->sampling.top_k : 0))));
+  KEDGE_TRY(put(to, "seed", json_integer((json_int_t)(o->sampling.temperature > 0 ? o->sampling.seed : 0))));
+  KEDGE_TRY(put(to, "max_new_tokens", json_integer((json_int_t)e->max_new)));
+  KEDGE_TRY(put(to, "template", json_string(templates[o->template_of])));
+  KEDGE_TRY(put(to, "chat", o->chat ? json_string(kedge_chat_template_name(e->prompts.chat)) : json_null()));
+  KEDGE_TRY(put(to, "choice", json_string(choices[o->choice])));
+  KEDGE_TRY(put(to, "option_texts", json_boolean(o->option_texts)));
+  KEDGE_TRY(put(to, "choice_order", json_integer((json_int_t)(o->choice_order < 0 ? -1 : o->choice_order))));
+  return put(to, "decode_all", json_boolean(o->decode_all));
+}
+
+static kedge_status hash_settings(const json_t *settings, char text[KEDGE_HASH_TEXT]) {
+  char *dump = json_dumps(settings, JSON_COMPACT | JSON_REAL_PRECISION(17));
+  kedge_hash *hash = kedge_hash_new();
+  const kedge_status status = dump && hash ? KEDGE_OK : KEDGE_ERR_MEMORY;
+  if (status == KEDGE_OK) {
+    kedge_hash_add_text(hash, dump);
+    kedge_hash_text(hash, text);
+  }
+  kedge_hash_free(hash);
+  free(dump);
+  return status;
+}
+
+static kedge_status check_options(const kedge_eval_options *o) {
+  if (o->repeats > 1 && !(o->sampling.temperature > 0))
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "%u repeats at temperature 0 would all be the same", o->repeats);
+  if (!(o->sampling.temperature >= 0))
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "temperature %g is below 0", o->sampling.temperature);
+  if (o->sampling.temperature > 0 && !(o->sampling.top_p >= 0 && o->sampling.top_p <= 1))
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "top_p %g is not from 0 to 1", o->sampling.top_p);
+  return KEDGE_OK;
+}
+
+/* ---- Windows
+ * ----------------------------------------------------------------------------------------------------- */
+
+/* Reads up to WINDOW items; the last window may have fewer. */
+static kedge_status read_window(evaluation *e, window *w) {
+  bool some = true;
+  w->count = 0;
+  while (w->count < WINDOW) {
+    KEDGE_TRY(kedge_suite_next(&e->suite, &w->items[w->count], &w->files[w->count], &some));
+    if (!some) break;
+    w->count++;
+  }
+  return KEDGE_OK;
+}
+
+static kedge_status run_windows(evaluation *e, window *w) {
+  const uint64_t total = e->suite.items * e->repeats;
+  kedge_status status = KEDGE_OK;
+  for (uint64_t first = 0; status == KEDGE_OK && first < total;) {
+    status = read_window(e, w);
+    if (status == KEDGE_OK && !w->count)
+      status = kedge_fail(KEDGE_ERR_FORMAT, "the suites have fewer items than they had");
+    const uint64_t end = first + (uint64_t)w->count * e->repeats;
+    w->first_row = first;
+    if (status == KEDGE_OK && end > e->record.rows) {
+      status = kedge__window_run(e, w);
+      if (status == KEDGE_OK) status = kedge_eval_record_flush(&e->record);
+    }
+    kedge__window_clear(w);
+    first = end;
+  }
+  return status;
+}
+
+/* ---- Whole
+ * ------------------------------------------------------------------------------------------------------- */
+
+static bool go_on(void *context, uint32_t job, const int32_t *ids, uint32_t count) {
+  return kedge__window_go_on(context, job, ids, count);
+}
+
+static bool advanced(void *context, uint32_t done, uint64_t tokens) {
+  evaluation *e = context;
+  const kedge_eval_options *o = e->options;
+  (void)tokens;
+  if (!o->progress) return true;
+  /* Sequences of a window as samples, roughly. */
+  const uint64_t window_rows = (uint64_t)e->window->count * e->repeats;
+  const uint64_t jobs = e->window->job_count ? e->window->job_count : 1;
+  uint64_t rows = e->window->first_row + window_rows * done / jobs;
+  if (rows < e->record_start) rows = e->record_start;
+  return o->progress(o->context, rows, e->suite.items * e->repeats, kedge_decoding_count(e->decoding).tokens);
+}
+
+/* Says of every file what it was taken for. */
+static kedge_status tell_forms(const evaluation *e) {
+  const kedge_eval_options *o = e->options;
+  for (uint32_t i = 0; o->notice && i < e->suite.count; i++) {
+    const kedge_suite_file *f = &e->suite.files[i];
+    char *line = kedge_format("%s: %s, %llu items", f->path, kedge_suite_form_name(f->form),
+                              (unsigned long long)f->items);
+    if (!line) return KEDGE_ERR_MEMORY;
+    o->notice(o->context, line);
+    kedge_free(line);
+  }
+  return KEDGE_OK;
+}
+
+static kedge_status open_all(evaluation *e) {
+  const kedge_eval_options *o = e->options;
+  const uint32_t positions = e->model->config.max_position_embeddings;
+  KEDGE_TRY(check_options(o));
+  KEDGE_TRY(kedge_suite_open(&e->suite, o->suites, o->suite_count, o->limit, o->choice_order, o->notice,
+                             o->context));
+  KEDGE_TRY(tell_forms(e));
+  if (e->suite.code && !o->sandbox)
+    return kedge_fail(KEDGE_ERR_ARGUMENT,
+                      "%llu items are answered by Python code, and running it is not allowed",
+                      (unsigned long long)e->suite.code);
+  KEDGE_TRY(kedge_prompts_init(&e->prompts, e->tokenizer, &e->model->config, o->template_of, o->chat,
+                               positions > e->max_new + 16 ? positions - e->max_new : 0));
+  const kedge_decoding_options decoding = {.sequences = o->sequences,
+                                           .stops = e->prompts.stops,
+                                           .stop_count = e->prompts.stop_count,
+                                           .go_on = go_on,
+                                           .progress = advanced,
+                                           .context = e};
+  return kedge_decoding_new(e->model, &decoding, &e->decoding);
+}
+
+static kedge_status write_summary(const evaluation *e) {
+  if (!e->options->out) return KEDGE_OK;
+  json_t *root = kedge_eval_summary_json(e->summary);
+  char *text = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(17)) : NULL;
+  char *path = kedge_path_join(e->options->out, "summary.json");
+  kedge_status status = text && path ? kedge_file_write(path, text, strlen(text)) : KEDGE_ERR_MEMORY;
+  json_decref(root);
+  free(text);
+  kedge_free(path);
+  return status;
+}
+
+kedge_status kedge_evaluate(const kedge_model *model, const kedge_tokenizer *tokenizer,
+                            const kedge_eval_options *options, kedge_eval_summary *summary) {
+  evaluation e = {.model = model,
+                  .tokenizer = tokenizer,
+                  .options = options,
+                  .summary = summary,
+                  .repeats = options->repeats ? options->repeats : 1,
+                  .max_new = options->max_new_tokens ? options->max_new_tokens : MAX_NEW};
+  *summary = (kedge_eval_summary){.repeats = e.repeats};
+  json_t *settings = json_object();
+  window *w = e.window = kedge_alloc(1, sizeof *w);
+  kedge_status status = settings && w ? KEDGE_OK : KEDGE_ERR_MEMORY;
+  if (status == KEDGE_OK) status = open_all(&e);
+  if (status == KEDGE_OK) status = describe(&e, settings);
+  if (status == KEDGE_OK) status = hash_settings(settings, summary->settings);
+  if (status == KEDGE_OK) status = kedge_eval_record_open(&e.record, options->out, settings, summary);
+  e.record_start = e.record.rows;
+  if (status == KEDGE_OK) status = run_windows(&e, w);
+  if (status == KEDGE_OK) status = write_summary(&e);
+  kedge_eval_record_close(&e.record);
+  kedge_decoding_free(e.decoding);
+  kedge_suite_close(&e.suite);
+  if (w) kedge__window_clear(w);
+  kedge_free(w);
+  json_decref(settings);
+  return status;
+}

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * `kedge eval`: a model's answers to suites (models/evaluation/evaluate.h) as a table, as JSON and as a file
+ * of all samples. */
+#include "models/checkpoint/atomic.h"
+#include "models/evaluation/evaluate.h"
+#include "tools/cli.h"
+#include "tools/inputs.h"
+#include "tools/interrupt.h"
+#include "tools/progress.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct eval_command {
+  const char *model, *out, *json, *dtype, *backend, *template_name, *chat_template, *choice, *options,
+      *python, *model_options;
+  cli_list suites;
+  double temperature, top_p, code_seconds;
+  int64_t limit, repeats, top_k, seed, max_new_tokens, batch_size, threads, choice_seed;
+  bool chat, allow_code, decode_all;
+} eval_command;
+
+static void note(void *context, const char *line) {
+  progress_clear(context);
+  fprintf(stderr, "note: %s\n", line);
+}
+
+static bool advanced(void *context, uint64_t samples, uint64_t total, uint64_t tokens) {
+  progress *bar = context;
+  if (!bar->total) {
+    bar->total = total;
+    bar->first = samples;
+  }
+  progress_update(bar, samples, tokens, NULL);
+  return !interrupt_requested();
+}
+
+/* ---- Table
+ * ------------------------------------------------------------------------------------------------------- */
+
+static void print_share(const kedge_eval_group *g, double right, uint64_t samples) {
+  double share, low, high;
+  if (!samples) {
+    printf("  %22s", "-");
+    return;
+  }
+  kedge_eval_share(g, right, samples, &share, &low, &high);
+  printf("  %6.4f [%6.4f %6.4f]", share, low, high);
+}
+
+static void print_group(const kedge_eval_group *g, bool choices, bool letters) {
+  printf("%-28.28s %-24.24s %7llu", g->domain, *g->split ? g->split : "-", (unsigned long long)g->items);
+  print_share(g, g->right, g->samples);
+  if (g->nll_tokens)
+    printf("  %9.4f", g->nll / (double)g->nll_tokens);
+  else
+    printf("  %9s", "-");
+  if (choices) print_share(g, g->normalised, g->choices);
+  if (letters) print_share(g, g->lettered, g->letters);
+  printf("\n");
+}
+
+static void print_table(const eval_command *o, const kedge_eval_summary *s) {
+  kedge_eval_group all = {.domain = (char *)(uintptr_t) "all", .split = (char *)(uintptr_t) "by item"};
+  bool choices = false, letters = false;
+  for (uint32_t i = 0; i < s->group_count; i++) {
+    const kedge_eval_group *g = &s->groups[i];
+    choices |= g->choices > 0 && o->options && !strcmp(o->options, "texts");
+    letters |= g->letters > 0 && g->choices > 0;
+    all.items += g->items, all.samples += g->samples, all.right += g->right;
+    all.choices += g->choices, all.normalised += g->normalised;
+    all.letters += g->letters, all.lettered += g->lettered;
+    all.nll += g->nll, all.nll_tokens += g->nll_tokens;
+  }
+  printf("%-28s %-24s %7s  %6s [%-15s  %9s%s%s\n", "domain", "split", "n", s->repeats > 1 ? "avg@k" : "acc",
+         "95 % interval]", "nll/token", choices ? "  by likelihood per byte" : "",
+         letters ? "  by generated letter" : "");
+  for (uint32_t i = 0; i < s->group_count; i++) print_group(&s->groups[i], choices, letters);
+  if (s->group_count > 1) print_group(&all, choices, letters);
+  printf("samples: %llu", (unsigned long long)s->samples);
+  if (s->repeats > 1) printf(", %llu of each item", (unsigned long long)s->repeats);
+  for (int i = 0; i < KEDGE_PATHS; i++)
+    if (s->paths[i])
+      printf("; %llu %s", (unsigned long long)s->paths[i],
+             i == KEDGE_PATH_TOLD        ? "told by the reference's pass"
+             : i == KEDGE_PATH_CONTINUED ? "decoded after its first tokens"
+             : i == KEDGE_PATH_DECODED   ? "decoded"
+                                         : "by likelihood of options");
+  printf("\n");
+  if (s->unstopped) printf("ended by --max-new-tokens: %llu\n", (unsigned long long)s->unstopped);
+  if (s->cut_prompts) printf("prompts cut at their beginning: %llu\n", (unsigned long long)s->cut_prompts);
+}
+
+static kedge_status write_json(const char *path, const kedge_eval_summary *s) {
+  json_t *root = kedge_eval_summary_json(s);
+  char *text = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(17)) : NULL;
+  kedge_status status = text ? KEDGE_OK : KEDGE_ERR_MEMORY;
+  if (text && !strcmp(path, "-"))
+    puts(text);
+  else if (text)
+    status = kedge_file_write(path, text, strlen(text));
+  free(text);
+  json_decref(root);
+  return status;
+}
+
+/* ---- Run
+ * ---------------------------------------------------------------------------------------------------------
+ */
+
+static kedge_status find_word(const char *option, const char *word, const char *const *words, int count,
+                              int *at) {
+  for (*at = 0; *at < count; (*at)++)
+    if (!strcmp(word, words[*at])) return KEDGE_OK;
+  return kedge_fail(KEDGE_ERR_ARGUMENT, "%s: expected %s%s%s%s%s, came \"%.40s\"", option, words[0],
+                    count > 2 ? ", " : " or ", words[1], count > 2 ? " or " : "", count > 2 ? words[2] : "",
+                    word);
+}
+
+static kedge_status read_options(const eval_command *o, kedge_eval_options *e) {
+  static const char *const choices[] = {"likelihood", "letter", "both"}, *const options[] = {"letters",
+                                                                                             "texts"};
+  int choice, texts;
+  KEDGE_TRY(kedge_eval_template_find(o->template_name, &e->template_of));
+  KEDGE_TRY(find_word("--choice", o->choice, choices, 3, &choice));
+  KEDGE_TRY(find_word("--options", o->options, options, 2, &texts));
+  e->choice = (kedge_choice_by)choice;
+  e->option_texts = texts == 1;
+  e->suites = o->suites.items;
+  e->suite_count = o->suites.count;
+  e->limit = (uint64_t)o->limit;
+  e->repeats = (uint32_t)o->repeats;
+  e->sampling = (kedge_sampling){o->temperature, o->top_p, (uint32_t)o->top_k, (uint64_t)o->seed};
+  e->max_new_tokens = (uint32_t)o->max_new_tokens;
+  e->sequences = (uint32_t)o->batch_size;
+  e->chat = o->chat_template ? o->chat_template : o->chat ? "auto" : NULL;
+  e->choice_order = o->choice_seed;
+  e->decode_all = o->decode_all;
+  e->out = o->out;
+  return KEDGE_OK;
+}
+
+static kedge_status evaluate(const eval_command *o, kedge_eval_options *e, const kedge_model *model,
+                             const kedge_tokenizer *tokenizer) {
+  kedge_eval_summary summary;
+  progress bar;
+  progress_init(&bar, stderr, "eval", "samples", 0, 0);
+  e->notice = note;
+  e->context = &bar;
+  e->progress = advanced;
+  kedge_status status = kedge_evaluate(model, tokenizer, e, &summary);
+  progress_clear(&bar);
+  if (status == KEDGE_OK) {
+    if (summary.resumed)
+      fprintf(stderr, "eval: %llu of %llu samples were there from an earlier run\n",
+              (unsigned long long)summary.resumed, (unsigned long long)summary.samples);
+    if (!o->json || strcmp(o->json, "-")) print_table(o, &summary);
+    if (o->json) status = write_json(o->json, &summary);
+    fflush(stdout);
+    if (ferror(stdout)) status = kedge_fail(KEDGE_ERR_IO, "standard output: writing failed");
+  }
+  kedge_eval_summary_destroy(&summary);
+  return status;
+}
+
+static kedge_status run(const eval_command *o) {
+  kedge_hf_config config;
+  kedge_device *device = NULL;
+  kedge_model *model = NULL;
+  kedge_tokenizer *tokenizer = NULL;
+  kedge_sandbox sandbox = {0};
+  kedge_eval_options e = {0};
+  kedge_dtype dtype;
+  const kedge_open_options open = {.threads = (uint32_t)o->threads, .rowwise = true};
+  KEDGE_TRY(read_options(o, &e));
+  KEDGE_TRY(kedge_hf_config_load(o->model, &config));
+  interrupt_listen();
+  kedge_status status = input_dtype(o->dtype, &config, &dtype);
+  if (status == KEDGE_OK && o->allow_code) status = kedge_sandbox_open(&sandbox, o->python);
+  if (o->allow_code) {
+    sandbox.seconds = o->code_seconds;
+    e.sandbox = &sandbox;
+  }
+  if (status == KEDGE_OK) status = kedge_tokenizer_open(o->model, NULL, &tokenizer);
+  if (status == KEDGE_OK) status = input_device_open(o->backend, &open, &device);
+  const kedge_model_how how = {.dtype = dtype, .map = true, .options = o->model_options};
+  if (status == KEDGE_OK) status = kedge_model_open(device, o->model, &how, &model);
+  if (status == KEDGE_OK) status = evaluate(o, &e, model, tokenizer);
+  kedge_model_free(model);
+  kedge_device_close(device);
+  kedge_tokenizer_free(tokenizer);
+  kedge_sandbox_close(&sandbox);
+  kedge_hf_config_destroy(&config);
+  return status;
+}
+
+int command_eval(int argc, char **argv) {
+  eval_command o = {.top_p = 1,
+                    .repeats = 1,
+                    .max_new_tokens = 256,
+                    .batch_size = 32,
+                    .choice_seed = 42,
+                    .code_seconds = 10,
+                    .backend = "cpu",
+                    .template_name = "auto",
+                    .choice = "likelihood",
+                    .options = "letters"};
+  const cli_option options[] = {
+      {"--model", CLI_TEXT, &o.model, "DIR", "model directory", true, 0, 0},
+      {"--suite", CLI_TEXTS, &o.suites, "PATH", "file or folder of questions; more may follow", true, 0, 0},
+      {"--out", CLI_TEXT, &o.out, "DIR", "keep every sample here; a run that was ended goes on from it",
+       false, 0, 0},
+      {"--json", CLI_TEXT, &o.json, "FILE", "write the table as JSON, - for standard output", false, 0, 0},
+      {"--limit", CLI_INT, &o.limit, "N", "the first N questions of each file (0: all)", false, 0, 0x1p53},
+      {"--repeats", CLI_INT, &o.repeats, "N", "samples of each question, averaged (1)", false, 1, 10000},
+      {"--temperature", CLI_REAL, &o.temperature, "X", "0: always the most likely token (0)", false, 0, 1000},
+      {"--top-p", CLI_REAL, &o.top_p, "X", "draw from the tokens that make up this probability (1)", false, 0,
+       1},
+      {"--top-k", CLI_INT, &o.top_k, "N", "draw from the N most likely tokens (0: all)", false, 0, 1 << 30},
+      {"--seed", CLI_INT, &o.seed, "N", "seed of the first sample; later ones count on (0)", false, 0,
+       0x1p53},
+      {"--max-new-tokens", CLI_INT, &o.max_new_tokens, "N", "of an answer (256)", false, 1, 1 << 20},
+      {"--template", CLI_TEXT, &o.template_name, "NAME", "auto, bare, math, choice, code (auto: by question)",
+       false, 0, 0},
+      {"--chat", CLI_FLAG, &o.chat, NULL, "prompts are turns of a chat", false, 0, 0},
+      {"--chat-template", CLI_TEXT, &o.chat_template, "NAME",
+       "chatml, moonlight, deepseek, granite, mistral, tulu (auto)", false, 0, 0},
+      {"--choice", CLI_TEXT, &o.choice, "HOW",
+       "choices by likelihood, letter (generated) or both (likelihood)", false, 0, 0},
+      {"--options", CLI_TEXT, &o.options, "WHAT", "likelihood of the options' letters or texts (letters)",
+       false, 0, 0},
+      {"--choice-seed", CLI_INT, &o.choice_seed, "N", "seed of the order of options; -1: as published (42)",
+       false, -1, 0x1p53},
+      {"--allow-code-execution", CLI_FLAG, &o.allow_code, NULL,
+       "run Python that the model writes, in a sandbox", false, 0, 0},
+      {"--python", CLI_TEXT, &o.python, "NAME", "interpreter for it (python3)", false, 0, 0},
+      {"--code-seconds", CLI_REAL, &o.code_seconds, "X", "time of one program (10)", false, 0.1, 3600},
+      {"--decode-all", CLI_FLAG, &o.decode_all, NULL, "decode also where one pass over the reference tells",
+       false, 0, 0},
+      {"--batch-size", CLI_INT, &o.batch_size, "N", "sequences together; changes no result (32)", false, 1,
+       4096},
+      {"--dtype", CLI_TEXT, &o.dtype, "DTYPE", "f32 or bf16 storage (as the config says)", false, 0, 0},
+      {"--model-options", CLI_TEXT, &o.model_options, "LIST", INPUT_MODEL_OPTIONS, false, 0, 0},
+      {"--backend", CLI_TEXT, &o.backend, "NAME", "where to compute (cpu)", false, 0, 0},
+      {"--threads", CLI_INT, &o.threads, "N", "threads (0: all)", false, 0, 4096}};
+  const cli_spec spec = {
+      .command = "eval",
+      .synopsis = "[PATH ...]",
+      .summary =
+          "Lets a model answer questions and prints the share of right answers by domain and split.\n"
+          "Reads Kedge's own rows (prompt, completion, and answer, choices, domain, split where they are\n"
+          "there) and GSM8K, SVAMP, BBH, MMLU, MBPP and HumanEval as published, also with .gz.",
+      .options = options,
+      .option_count = sizeof options / sizeof *options,
+      .most = CLI_MAX_ARGUMENTS,
+      .examples =
+          "kedge eval --model runs/a --suite test.jsonl --out runs/a/eval\n"
+          "kedge eval --model model --suite gsm8k_test.jsonl --suite bbh --chat --max-new-tokens 512\n"
+          "kedge eval --model model --suite test.jsonl --temperature 0.6 --top-p 0.95 --repeats 5 --seed 42"};
+  cli_list arguments;
+  int code;
+  if (!cli_parse(&spec, argc, argv, &arguments, &code)) return code;
+  for (size_t i = 0; i < arguments.count && o.suites.count < CLI_MAX_ARGUMENTS; i++)
+    o.suites.items[o.suites.count++] = arguments.items[i];
+  return cli_finish("eval", run(&o));
+}
