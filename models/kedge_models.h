@@ -9,6 +9,7 @@
  *   models/decoder/model.h           a Hugging Face model directory on a device, and its export
  *   models/decoder/initialise.h      random weights for a config
  *   models/decoder/pass.h            passes of a model over flat streams of tokens
+ *   models/decoder/decoding.h        many prompts decoded together, references scored on the way
  *   models/routing/prior.h           the frozen base router's mean probabilities, and their bias
  *   models/routing/trace.h           which experts a model chose for each token
  *   models/routing/trace_import.h    the same from files of other tools
@@ -19,6 +20,7 @@
  *   models/routing/communities.h     communities of experts that are chosen together, and their file
  *   models/routing/partition.h       how alike two partitions are: NMI, AMI, ARI
  *   models/routing/community_report.h  communities of whole traces, with null graphs and noise floors
+ *   models/evaluation/evaluate.h     a model's answers to suites: kedge_evaluate()
  *   models/training/config.h         every key of a run, from YAML and key=value
  *   models/training/trainer.h        a whole run: kedge_train()
  *
@@ -34,10 +36,12 @@
 extern "C" {
 #endif
 
+#include "models/decoder/decoding.h"
 #include "models/decoder/initialise.h"
 #include "models/decoder/model.h"
 #include "models/decoder/pass.h"
 #include "models/routing/audit.h"
+#include "models/evaluation/evaluate.h"
 #include "models/routing/communities.h"
 #include "models/routing/community_report.h"
 #include "models/routing/partition.h"

@@ -149,7 +149,6 @@ static kedge_status open_all(evaluation *e) {
   KEDGE_TRY(check_options(o));
   KEDGE_TRY(kedge_suite_open(&e->suite, o->suites, o->suite_count, o->limit, o->choice_order, o->notice,
                              o->context));
-  KEDGE_TRY(tell_forms(e));
   if (e->suite.code && !o->sandbox)
     return kedge_fail(KEDGE_ERR_ARGUMENT,
                       "%llu items are answered by Python code, and running it is not allowed",
@@ -194,6 +193,7 @@ kedge_status kedge_evaluate(const kedge_model *model, const kedge_tokenizer *tok
   if (status == KEDGE_OK) status = hash_settings(settings, summary->settings);
   if (status == KEDGE_OK) status = kedge_eval_record_open(&e.record, options->out, settings, summary);
   e.record_start = e.record.rows;
+  if (status == KEDGE_OK) status = tell_forms(&e);
   if (status == KEDGE_OK) status = run_windows(&e, w);
   if (status == KEDGE_OK) status = write_summary(&e);
   kedge_eval_record_close(&e.record);

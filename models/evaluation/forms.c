@@ -23,8 +23,8 @@ struct kedge_suite_form {
 };
 
 void kedge_item_destroy(kedge_item *item) {
-  char *const texts[] = {item->id,     item->domain, item->split, item->prompt, item->reference,
-                         item->answer, item->lead,   item->setup, item->tests};
+  char *const texts[] = {item->id,     item->domain, item->split,  item->prompt, item->reference,
+                         item->answer, item->lead,   item->middle, item->setup,  item->tests};
   for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) kedge_free(texts[i]);
   for (uint32_t i = 0; i < item->choice_count; i++) kedge_free(item->choices[i]);
   *item = (kedge_item){0};
@@ -182,15 +182,24 @@ static kedge_status close_choice(kedge_item *item) {
 /* ---- Own rows
  * ---------------------------------------------------------------------------------------------------- */
 
-/* What the reference says before the letter that ends it, where that is no more than a few words: a worked
- * answer would give the letter away. */
+/* What the reference says before the letter that ends it, where that is no more than a few words, or the text
+ * of the right option and a few words: any other worked answer would give the letter away. */
 static kedge_status find_lead(kedge_item *item) {
-  const char *text = item->reference;
+  const char *text = item->reference, *right = item->choices[item->correct];
+  const size_t told = strlen(right);
   size_t length = strlen(text);
   while (length && (text[length - 1] == ' ' || text[length - 1] == '\n')) length--;
   const bool ends = length && text[length - 1] == *item->answer && (length == 1 || text[length - 2] == ' ');
-  if (!ends || length > 24 || memchr(text, '\n', length)) return keep(&item->lead, "Answer: ");
-  KEEP_FORMAT(item->lead, "%.*s", (int)length - 1, text);
+  if (ends && length <= 24 && !memchr(text, '\n', length)) {
+    KEEP_FORMAT(item->lead, "%.*s", (int)length - 1, text);
+    return KEDGE_OK;
+  }
+  const char *at = ends ? strstr(text, right) : NULL;
+  if (!at || at - text > 24 || (size_t)(at - text) + told + 25 < length ||
+      (size_t)(at - text) + told >= length)
+    return keep(&item->lead, "Answer: ");
+  KEEP_FORMAT(item->lead, "%.*s", (int)(at - text), text);
+  KEEP_FORMAT(item->middle, "%.*s", (int)(text + length - 1 - (at + told)), at + told);
   return KEDGE_OK;
 }
 

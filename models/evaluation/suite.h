@@ -28,7 +28,8 @@ typedef struct kedge_item {
   char *choices[KEDGE_MAX_CHOICES];
   uint32_t choice_count, correct;
   bool listed;         /* the prompt lists the choices, with letters */
-  char *lead;          /* of a listed choice: what the reference says before its letter */
+  char *lead;          /* of a listed choice: what the reference says before its letter ... */
+  char *middle;        /* ... or, after the text of the option, between that and the letter; NULL: no text */
   char *setup, *tests; /* code that runs before and after the model's */
 } kedge_item;
 void kedge_item_destroy(kedge_item *item);

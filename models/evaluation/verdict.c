@@ -2,7 +2,11 @@
  * Verdicts (verdict.h). */
 #include "models/evaluation/verdict.h"
 
+#include "models/text/program.h"
+
 #include <string.h>
+
+enum { PROGRAM_STEPS = 1000000 };
 
 static bool is_blank(char c) {
   return c == ' ' || (c >= '\t' && c <= '\r');
@@ -59,10 +63,26 @@ static kedge_status judge_python(const kedge_item *item, const char *output, siz
   return verdict->extracted ? KEDGE_OK : KEDGE_ERR_MEMORY;
 }
 
+/* What the program prints, but for white space around it, has to be the reference. */
+static kedge_status judge_program(const kedge_item *item, const char *output, size_t length,
+                                  kedge_verdict *verdict) {
+  const kedge_extract code = kedge_extract_code(output, length);
+  kedge_program_result *r = kedge_alloc(1, sizeof *r);
+  if (!r) return KEDGE_ERR_MEMORY;
+  kedge_status status = kedge_program_run(code.start, code.length, PROGRAM_STEPS, NULL, NULL, r);
+  if (status == KEDGE_OK)
+    status = kedge_extract_answer(KEDGE_ANSWER_EXACT, r->output, r->length, 0, &verdict->extracted);
+  if (status == KEDGE_OK && r->end == KEDGE_PROGRAM_ENDED)
+    status = kedge_answer_equal(KEDGE_ANSWER_EXACT, false, verdict->extracted, item->answer, &verdict->right);
+  kedge_free(r);
+  return status;
+}
+
 kedge_status kedge_judge(const kedge_item *item, const char *output, size_t length,
                          const kedge_sandbox *sandbox, kedge_verdict *verdict) {
   *verdict = (kedge_verdict){0};
   if (item->kind == KEDGE_ANSWER_PYTHON) return judge_python(item, output, length, sandbox, verdict);
+  if (item->kind == KEDGE_ANSWER_PROGRAM) return judge_program(item, output, length, verdict);
   kedge_status status =
       kedge_extract_answer(item->kind, output, length, item->choice_count, &verdict->extracted);
   if (status == KEDGE_OK)

@@ -42,8 +42,9 @@ static kedge_status add_sequence(window *w, const sequence *s) {
 /* The text of option `o` as an answer. */
 static char *option_text(const evaluation *e, const kedge_item *item, uint32_t o) {
   const char *lead = item->lead ? item->lead : "";
-  return e->options->option_texts ? kedge_format("%s%s", lead, item->choices[o])
-                                  : kedge_format("%s%c", lead, 'A' + (int)o);
+  if (e->options->option_texts) return kedge_format("%s%s", lead, item->choices[o]);
+  if (item->middle) return kedge_format("%s%s%s%c", lead, item->choices[o], item->middle, 'A' + (int)o);
+  return kedge_format("%s%c", lead, 'A' + (int)o);
 }
 
 /* Options that differ in their last token alone are endings of one sequence. */
@@ -149,12 +150,12 @@ static kedge_status put(json_t *row, const char *key, json_t *value) {
   return json_object_set_new(row, key, value) ? KEDGE_ERR_MEMORY : KEDGE_OK;
 }
 
-/* Any bytes as a string: what is no UTF-8 becomes U+FFFD. */
+/* Any bytes as a string: NUL and what is no UTF-8 become U+FFFD. */
 static json_t *any_string(const char *text, size_t length) {
   kedge__bytes clean = {0};
   kedge_status status = kedge__bytes_append(&clean, "", 0);
   for (size_t at = 0; status == KEDGE_OK && at < length;) {
-    const size_t valid = kedge__utf8_valid(text + at, length - at);
+    const size_t good = kedge__utf8_valid(text + at, length - at), valid = strnlen(text + at, good);
     status = kedge__bytes_append(&clean, text + at, valid);
     at += valid;
     if (status == KEDGE_OK && at < length) status = kedge__bytes_text(&clean, "\xef\xbf\xbd");
@@ -195,7 +196,7 @@ static uint32_t best_option(const evaluation *e, const kedge_item *item, const d
   uint32_t best = 0;
   double most = 0;
   for (uint32_t o = 0; o < item->choice_count; o++) {
-    const size_t length = e->options->option_texts ? strlen(item->choices[o]) : 1;
+    const size_t length = e->options->option_texts || item->middle ? strlen(item->choices[o]) : 1;
     const double value = bytes ? logp[o] / (double)(length ? length : 1) : logp[o];
     if (o && !(value > most)) continue;
     best = o;
