@@ -4,6 +4,7 @@
  * The command `eval`: what one pass tells against decoding, whatever runs together, runs that are ended and
  * go on, likelihoods of options, published files, refusals. */
 #include "models/checkpoint/safetensors.h"
+#include "models/evaluation/evaluate.h"
 #include "models/evaluation/verdict.h"
 #include "tests/support/files.h"
 #include "tests/support/program.h"
@@ -477,6 +478,47 @@ static void test_programs(void **state) {
   }
 }
 
+/* Allocations fail one after another, later ones sparsely: an error each time, and nothing leaks or breaks;
+ * the run after that has the result of any other. */
+static void test_memory(void **state) {
+  (void)state;
+  kedge_device *device;
+  kedge_model *model;
+  kedge_tokenizer *tokenizer;
+  char suite[512], out[512];
+  snprintf(suite, sizeof suite, "%s", at("suite.jsonl"));
+  snprintf(out, sizeof out, "%s", at("memory"));
+  check(kedge_device_open("cpu", &(kedge_open_options){.threads = 1, .rowwise = true}, &device));
+  check(kedge_model_load(device, at("trained"), KEDGE_F32, &model));
+  check(kedge_tokenizer_open(at("trained"), NULL, &tokenizer));
+  const char *const suites[] = {suite};
+  const kedge_eval_options options = {.suites = suites,
+                                      .suite_count = 1,
+                                      .limit = 6,
+                                      .max_new_tokens = 8,
+                                      .choice = KEDGE_CHOICE_BOTH,
+                                      .out = out};
+  kedge_eval_summary summary;
+  kedge_status status = KEDGE_ERR_MEMORY;
+  uint64_t failed = 0;
+  for (uint64_t nth = 1; status != KEDGE_OK; nth += 1 + nth / 6) {
+    test_remove(out);
+    kedge_alloc_fail_nth(nth);
+    status = kedge_evaluate(model, tokenizer, &options, &summary);
+    kedge_alloc_fail_nth(0);
+    failed += status != KEDGE_OK;
+    if (status != KEDGE_OK && status != KEDGE_ERR_MEMORY)
+      fail_msg("allocation %llu: %s: %s", (unsigned long long)nth, kedge_status_name(status),
+               kedge_message());
+    if (status == KEDGE_OK) assert_int_equal(summary.samples, 6);
+    kedge_eval_summary_destroy(&summary);
+  }
+  assert_true(failed > 25);
+  kedge_tokenizer_free(tokenizer);
+  kedge_model_free(model);
+  kedge_device_close(device);
+}
+
 static void test_table(void **state) {
   (void)state;
   char *table =
@@ -500,10 +542,10 @@ static void test_table(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_told),      cmocka_unit_test(test_together),
-                                     cmocka_unit_test(test_resume),    cmocka_unit_test(test_options),
-                                     cmocka_unit_test(test_published), cmocka_unit_test(test_order),
-                                     cmocka_unit_test(test_refusals),  cmocka_unit_test(test_table),
-                                     cmocka_unit_test(test_programs),  cmocka_unit_test(test_leads)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_told),     cmocka_unit_test(test_together),  cmocka_unit_test(test_resume),
+      cmocka_unit_test(test_options),  cmocka_unit_test(test_published), cmocka_unit_test(test_order),
+      cmocka_unit_test(test_refusals), cmocka_unit_test(test_table),     cmocka_unit_test(test_programs),
+      cmocka_unit_test(test_leads),    cmocka_unit_test(test_memory)};
   return cmocka_run_group_tests(tests, prepare, NULL);
 }

@@ -131,13 +131,14 @@ static void make_jobs(const evaluation *e, window *w) {
   }
 }
 
-bool kedge__window_go_on(const evaluation *e, uint32_t job, const int32_t *ids, uint32_t count) {
+bool kedge__window_go_on(evaluation *e, uint32_t job, const int32_t *ids, uint32_t count) {
   const sequence *s = &e->window->sequences[job];
   const kedge_item *item = &e->window->items[s->item];
   char *text;
   size_t length;
   if (item->kind != KEDGE_ANSWER_EXACT || e->options->decode_all) return true;
-  if (kedge_tokenizer_decode(e->tokenizer, ids, count, true, &text, &length) != KEDGE_OK) return true;
+  e->asked = kedge_tokenizer_decode(e->tokenizer, ids, count, true, &text, &length);
+  if (e->asked != KEDGE_OK) return false;
   const bool may = kedge_may_be_right(item, text, length);
   kedge_free(text);
   return may;
@@ -297,6 +298,8 @@ static kedge_status add_rows(evaluation *e, window *w) {
 kedge_status kedge__window_run(evaluation *e, window *w) {
   KEDGE_TRY(add_items(e, w));
   make_jobs(e, w);
-  KEDGE_TRY(kedge_decoding_run(e->decoding, w->jobs, w->job_count, w->results));
+  const kedge_status status = kedge_decoding_run(e->decoding, w->jobs, w->job_count, w->results);
+  KEDGE_TRY(e->asked);
+  KEDGE_TRY(status);
   return add_rows(e, w);
 }

@@ -45,11 +45,12 @@ typedef struct evaluation {
   kedge_eval_record record;
   uint64_t record_start;
   window *window;
+  kedge_status asked; /* what went wrong while decoding asked whether to go on */
 } evaluation;
 
 /* Decodes, judges, counts and writes the rows of a window that the file has not. */
 kedge_status kedge__window_run(evaluation *e, window *w);
 void kedge__window_clear(window *w);
-bool kedge__window_go_on(const evaluation *e, uint32_t job, const int32_t *ids, uint32_t count);
+bool kedge__window_go_on(evaluation *e, uint32_t job, const int32_t *ids, uint32_t count);
 
 #endif
