@@ -57,7 +57,8 @@ static void run_ok(const char *format, ...) {
 /* ---- Models and a suite
  * -------------------------------------------------------------------------------------------- */
 
-/* Rows of three kinds; in suite.jsonl every fourth one has an answer that was not trained. */
+/* Rows of three kinds; in suite.jsonl every fourth one has an answer that was not trained, and some answers
+ * were trained with spaces after them, so that another token than the reference's is right. */
 static void write_suite(const char *name, bool changed) {
   char *text = calloc(ROWS, 1024);
   size_t used = 0;
@@ -65,10 +66,11 @@ static void write_suite(const char *name, bool changed) {
     const int other = changed && i % 4 == 3, sum = 10 + i * 3 + other;
     const char letter = (char)('A' + (i * 5 + other) % 4);
     if (i % 3 == 0)
-      used += (size_t)sprintf(text + used,
-                              "{\"prompt\": \"Say %c%c\", \"completion\": \" %c%cx%s\", \"domain\": \"say\", "
-                              "\"split\": \"test\"}\n",
-                              'a' + i, 'b' + i % 7, 'b' + i % 7, 'a' + i, other ? "y" : "");
+      used += (size_t)sprintf(
+          text + used,
+          "{\"prompt\": \"Say %c%c\", \"completion\": \" %c%cx%s%s\", \"domain\": \"say\", "
+          "\"split\": \"test\"}\n",
+          'a' + i, 'b' + i % 7, 'b' + i % 7, 'a' + i, other ? "y" : "", !changed && i % 6 == 0 ? "  " : "");
     else if (i % 3 == 1)
       used += (size_t)sprintf(
           text + used,
@@ -461,6 +463,22 @@ static void test_refusals(void **state) {
   free(text);
 }
 
+/* Beginnings of answers that are whole texts. */
+static void test_beginnings(void **state) {
+  (void)state;
+  static const struct {
+    const char *output;
+    bool may;
+  } texts[] = {{"", true},       {" ", true},     {"\n a", true}, {"a b", true},  {"a b \n", true},
+               {"a b c", false}, {"a  b", false}, {"b", false},   {"a b.", false}};
+  const kedge_item item = {.kind = KEDGE_ANSWER_EXACT, .answer = (char *)(uintptr_t) "a b"};
+  const kedge_item other = {.kind = KEDGE_ANSWER_TEXT, .answer = (char *)(uintptr_t) "a b"};
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+    assert_true(kedge_may_be_right(&item, texts[i].output, strlen(texts[i].output)) == texts[i].may);
+    assert_true(kedge_may_be_right(&other, texts[i].output, strlen(texts[i].output)));
+  }
+}
+
 /* Programs of the project's own language are run by its interpreter, and judged by what they print. */
 static void test_programs(void **state) {
   (void)state;
@@ -546,6 +564,6 @@ int main(void) {
       cmocka_unit_test(test_told),     cmocka_unit_test(test_together),  cmocka_unit_test(test_resume),
       cmocka_unit_test(test_options),  cmocka_unit_test(test_published), cmocka_unit_test(test_order),
       cmocka_unit_test(test_refusals), cmocka_unit_test(test_table),     cmocka_unit_test(test_programs),
-      cmocka_unit_test(test_leads),    cmocka_unit_test(test_memory)};
+      cmocka_unit_test(test_leads),    cmocka_unit_test(test_memory),    cmocka_unit_test(test_beginnings)};
   return cmocka_run_group_tests(tests, prepare, NULL);
 }
