@@ -151,13 +151,14 @@ static bool same_rows(const char *a, const char *b) {
 static void test_told(void **state) {
   (void)state;
   static const char *const models[] = {"trained", "base"};
-  for (int m = 0; m < 2; m++) {
+  for (int m = 0; m < 4; m++) {
+    const char *whole = m < 2 ? "--choice both" : "--choice letter --whole";
     char told[64], decoded[64];
-    snprintf(told, sizeof told, "told-%s", models[m]);
-    snprintf(decoded, sizeof decoded, "decoded-%s", models[m]);
-    run_ok("eval --model %s --suite suite.jsonl --choice both --max-new-tokens 20 --out %s", models[m], told);
-    run_ok("eval --model %s --suite suite.jsonl --choice both --max-new-tokens 20 --out %s --decode-all",
-           models[m], decoded);
+    snprintf(told, sizeof told, "told-%s%s", models[m % 2], m < 2 ? "" : "-whole");
+    snprintf(decoded, sizeof decoded, "decoded-%s%s", models[m % 2], m < 2 ? "" : "-whole");
+    run_ok("eval --model %s --suite suite.jsonl %s --max-new-tokens 20 --out %s", models[m % 2], whole, told);
+    run_ok("eval --model %s --suite suite.jsonl %s --max-new-tokens 20 --out %s --decode-all", models[m % 2],
+           whole, decoded);
     json_t *a = rows_of(told), *b = rows_of(decoded);
     size_t right = 0;
     assert_int_equal(json_array_size(a), ROWS);
@@ -173,10 +174,11 @@ static void test_told(void **state) {
         assert_string_equal(some, all);
       right += true_at(a, i, "right");
     }
-    printf("%s: %zu of %d right; %zu told, %zu continued, %zu decoded\n", models[m], right, ROWS,
+    printf("%s: %zu of %d right; %zu told, %zu continued, %zu decoded\n", told, right, ROWS,
            count_text(a, "path", "told"), count_text(a, "path", "continued"),
            count_text(a, "path", "decoded"));
-    if (m == 0) {
+    if (m >= 2) assert_true(count_text(a, "path", "told") >= ROWS - 2);
+    if (m % 2 == 0) {
       assert_true(right >= ROWS / 2 && right < ROWS);
       assert_true(count_text(a, "path", "told") >= ROWS / 2);
     }

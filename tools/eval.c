@@ -18,7 +18,7 @@ typedef struct eval_command {
   cli_list suites;
   double temperature, top_p, code_seconds;
   int64_t limit, repeats, top_k, seed, max_new_tokens, batch_size, threads, choice_seed;
-  bool chat, allow_code, decode_all;
+  bool chat, allow_code, decode_all, whole;
 } eval_command;
 
 static void note(void *context, const char *line) {
@@ -49,8 +49,19 @@ static void print_share(const kedge_eval_group *g, double right, uint64_t sample
   printf("  %6.4f [%6.4f %6.4f]", share, low, high);
 }
 
-static void print_group(const kedge_eval_group *g, bool choices, bool letters) {
-  printf("%-28.28s %-24.24s %7llu", g->domain, *g->split ? g->split : "-", (unsigned long long)g->items);
+/* Widths of the first two columns. */
+typedef struct widths {
+  int domain, split;
+} widths;
+
+static void widen(int *width, const char *text) {
+  const int length = (int)strlen(text) > 48 ? 48 : (int)strlen(text);
+  if (length > *width) *width = length;
+}
+
+static void print_group(const kedge_eval_group *g, widths w, bool choices, bool letters) {
+  printf("%-*.*s  %-*.*s %7llu", w.domain, w.domain, g->domain, w.split, w.split, *g->split ? g->split : "-",
+         (unsigned long long)g->items);
   print_share(g, g->right, g->samples);
   if (g->nll_tokens)
     printf("  %9.4f", g->nll / (double)g->nll_tokens);
@@ -61,30 +72,33 @@ static void print_group(const kedge_eval_group *g, bool choices, bool letters) {
   printf("\n");
 }
 
-static void print_table(const eval_command *o, const kedge_eval_summary *s) {
+static void print_table(const kedge_eval_summary *s) {
   kedge_eval_group all = {.domain = (char *)(uintptr_t) "all", .split = (char *)(uintptr_t) "by item"};
   bool choices = false, letters = false;
+  widths w = {10, 10};
   for (uint32_t i = 0; i < s->group_count; i++) {
     const kedge_eval_group *g = &s->groups[i];
-    choices |= g->choices > 0 && o->options && !strcmp(o->options, "texts");
+    widen(&w.domain, g->domain);
+    widen(&w.split, g->split);
+    choices |= g->choices > 0;
     letters |= g->letters > 0 && g->choices > 0;
     all.items += g->items, all.samples += g->samples, all.right += g->right;
     all.choices += g->choices, all.normalised += g->normalised;
     all.letters += g->letters, all.lettered += g->lettered;
     all.nll += g->nll, all.nll_tokens += g->nll_tokens;
   }
-  printf("%-28s %-24s %7s  %6s [%-15s  %9s%s%s\n", "domain", "split", "n", s->repeats > 1 ? "avg@k" : "acc",
-         "95 % interval]", "nll/token", choices ? "  by likelihood per byte" : "",
-         letters ? "  by generated letter" : "");
-  for (uint32_t i = 0; i < s->group_count; i++) print_group(&s->groups[i], choices, letters);
-  if (s->group_count > 1) print_group(&all, choices, letters);
+  printf("%-*s  %-*s %7s  %6s [%-15s  %9s%s%s\n", w.domain, "domain", w.split, "split", "n",
+         s->repeats > 1 ? "avg@k" : "acc", "95 % interval]", "nll/token",
+         choices ? "  by likelihood per byte" : "", letters ? "  by generated letter" : "");
+  for (uint32_t i = 0; i < s->group_count; i++) print_group(&s->groups[i], w, choices, letters);
+  if (s->group_count > 1) print_group(&all, w, choices, letters);
   printf("samples: %llu", (unsigned long long)s->samples);
   if (s->repeats > 1) printf(", %llu of each item", (unsigned long long)s->repeats);
   for (int i = 0; i < KEDGE_PATHS; i++)
     if (s->paths[i])
       printf("; %llu %s", (unsigned long long)s->paths[i],
              i == KEDGE_PATH_TOLD        ? "told by the reference's pass"
-             : i == KEDGE_PATH_CONTINUED ? "decoded after its first tokens"
+             : i == KEDGE_PATH_CONTINUED ? "decoded from where it ends"
              : i == KEDGE_PATH_DECODED   ? "decoded"
                                          : "by likelihood of options");
   printf("\n");
@@ -137,6 +151,7 @@ static kedge_status read_options(const eval_command *o, kedge_eval_options *e) {
   e->chat = o->chat_template ? o->chat_template : o->chat ? "auto" : NULL;
   e->choice_order = o->choice_seed;
   e->decode_all = o->decode_all;
+  e->whole = o->whole;
   e->out = o->out;
   return KEDGE_OK;
 }
@@ -155,7 +170,7 @@ static kedge_status evaluate(const eval_command *o, kedge_eval_options *e, const
     if (summary.resumed)
       fprintf(stderr, "eval: %llu of %llu samples were there from an earlier run\n",
               (unsigned long long)summary.resumed, (unsigned long long)summary.samples);
-    if (!o->json || strcmp(o->json, "-")) print_table(o, &summary);
+    if (!o->json || strcmp(o->json, "-")) print_table(&summary);
     if (o->json) status = write_json(o->json, &summary);
     fflush(stdout);
     if (ferror(stdout)) status = kedge_fail(KEDGE_ERR_IO, "standard output: writing failed");
@@ -236,6 +251,8 @@ int command_eval(int argc, char **argv) {
        "run Python that the model writes, in a sandbox", false, 0, 0},
       {"--python", CLI_TEXT, &o.python, "NAME", "interpreter for it (python3)", false, 0, 0},
       {"--code-seconds", CLI_REAL, &o.code_seconds, "X", "time of one program (10)", false, 0.1, 3600},
+      {"--whole", CLI_FLAG, &o.whole, NULL, "own rows are right only if the whole completion is said (fast)",
+       false, 0, 0},
       {"--decode-all", CLI_FLAG, &o.decode_all, NULL, "decode also where one pass over the reference tells",
        false, 0, 0},
       {"--batch-size", CLI_INT, &o.batch_size, "N", "sequences together; changes no result (32)", false, 1,

@@ -49,6 +49,7 @@ static kedge_status describe(const evaluation *e, json_t *to) {
   KEDGE_TRY(put(to, "choice", json_string(choices[o->choice])));
   KEDGE_TRY(put(to, "option_texts", json_boolean(o->option_texts)));
   KEDGE_TRY(put(to, "choice_order", json_integer((json_int_t)(o->choice_order < 0 ? -1 : o->choice_order))));
+  KEDGE_TRY(put(to, "whole", json_boolean(o->whole)));
   return put(to, "decode_all", json_boolean(o->decode_all));
 }
 
@@ -86,6 +87,9 @@ static kedge_status read_window(evaluation *e, window *w) {
     KEDGE_TRY(kedge_suite_next(&e->suite, &w->items[w->count], &w->files[w->count], &some));
     if (!some) break;
     w->count++;
+    if (e->options->whole &&
+        (w->items[w->count - 1].kind != KEDGE_ANSWER_LETTER || e->options->choice == KEDGE_CHOICE_LETTER))
+      KEDGE_TRY(kedge_item_take_whole(&w->items[w->count - 1]));
   }
   return KEDGE_OK;
 }

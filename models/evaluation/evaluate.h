@@ -32,7 +32,9 @@ typedef struct kedge_eval_options {
   kedge_choice_by choice;
   bool option_texts;    /* options are scored by their texts instead of their letters */
   int64_t choice_order; /* seed of the order of options that prompts do not list; below 0: as published */
-  bool decode_all;      /* makes every token by decoding, also where the reference's pass tells it */
+  bool whole; /* own rows are right only where all of the completion is said; one pass tells nearly all of
+               * them. Choices that are judged by likelihood stay as they are */
+  bool decode_all;              /* makes every token by decoding, also where the reference's pass tells it */
   const kedge_sandbox *sandbox; /* NULL: suites that need code to run are refused */
   const char *out;              /* folder for items.jsonl and summary.json; NULL: none */
   kedge_notice notice;          /* may be NULL */

@@ -242,6 +242,18 @@ static kedge_status read_own(const reading *r) {
   return KEDGE_OK;
 }
 
+kedge_status kedge_item_take_whole(kedge_item *item) {
+  const kedge_answer_kind kind = item->kind;
+  if (!item->own || (kind != KEDGE_ANSWER_TEXT && kind != KEDGE_ANSWER_NUMBER && kind != KEDGE_ANSWER_LETTER))
+    return KEDGE_OK;
+  char *whole;
+  KEDGE_TRY(kedge_extract_answer(KEDGE_ANSWER_EXACT, item->reference, strlen(item->reference), 0, &whole));
+  kedge_free(item->answer);
+  item->answer = whole;
+  item->kind = KEDGE_ANSWER_EXACT;
+  return KEDGE_OK;
+}
+
 /* ---- Published ones
  * ---------------------------------------------------------------------------------------------- */
 

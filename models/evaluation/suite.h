@@ -34,6 +34,10 @@ typedef struct kedge_item {
 } kedge_item;
 void kedge_item_destroy(kedge_item *item);
 
+/* Makes the whole reference of an own row that is answered by text, number or letter its answer. ERR_MEMORY.
+ */
+kedge_status kedge_item_take_whole(kedge_item *item);
+
 typedef struct kedge_suite_form kedge_suite_form;
 /* "gsm8k", ... and what it is, for messages. */
 const char *kedge_suite_form_name(const kedge_suite_form *form);

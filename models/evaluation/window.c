@@ -225,8 +225,8 @@ static kedge_status put_options(const evaluation *e, const window *w, uint32_t i
 
 static kedge_eval_path path_of(const evaluation *e, const kedge_decoding_result *r) {
   if (e->options->decode_all || e->options->sampling.temperature > 0) return KEDGE_PATH_DECODED;
-  /* The token at which the reference's pass ends is told by it, too. */
-  if (r->told == r->count || (r->cut && r->count == r->told + 1)) return KEDGE_PATH_TOLD;
+  /* The token that is not the reference's is told by its pass, too. */
+  if (r->count <= r->told + 1) return KEDGE_PATH_TOLD;
   return r->told ? KEDGE_PATH_CONTINUED : KEDGE_PATH_DECODED;
 }
 
