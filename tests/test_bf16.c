@@ -3,7 +3,8 @@
  *
  * bf16 against transformers in bf16, on the same tokens (golden.bf16.safetensors, see
  * tests/golden/README.md): the logits of all tokens together have a cosine of at least 0.999, and every clear
- * choice of experts is the same. What is known to differ: most families of transformers round the router's
+ * choice of experts is the same, as long as no other choice before it has made the two models read other
+ * values. What is known to differ: most families of transformers round the router's
  * logits to bf16, Kedge's router is f32 throughout; transformers rounds each expert's contribution before it
  * adds them, Kedge their sum; rotary factors are bf16 there and f32 here.
  */
@@ -21,13 +22,13 @@
 
 #include <cmocka.h>
 
-/* Steps of bf16 at a token's largest router logit. A choice by more than that stands although both logits are
- * two steps off: one may come from the logit's own rounding, the other from that of the hidden state. */
-static const double CLEAR = 4;
+/* A choice is clear where its margin is larger than this many times the largest error that bf16 makes in
+ * transformers' own router logits of the layer, against its float32. */
+static const double CLEAR = 1;
 
 typedef struct outcome {
   uint32_t choices, clear, differ, clear_differ;
-  double worst_margin;   /* of a choice that differs */
+  double worst_margin;   /* of a choice that differs, in parts of the layer's noise */
   double cosine, length; /* of the logits; their length against transformers' */
 } outcome;
 
@@ -42,28 +43,45 @@ static bool same_set(const int32_t *a, const int32_t *b, uint32_t k) {
   return found == k;
 }
 
+/* Tokens that another choice in an earlier layer reaches, its own or through attention that of a token before
+ * it: from there on the two models compute with other experts, and nothing can be said of their next choice.
+ */
+static void spread(const int32_t *segments, const bool *fell, uint64_t tokens, bool *reached) {
+  for (uint64_t t = 0; t < tokens; t++)
+    for (uint64_t before = 0; before <= t; before++)
+      reached[t] |= fell[before] && segments[before] == segments[t];
+}
+
 static void compare_choices(const kedge_pass *pass, const kedge_model *model, const kedge_st_file *golden,
-                            outcome *o) {
+                            const int32_t *segments, outcome *o) {
   const uint32_t k = model->config.num_experts_per_tok;
+  bool reached[512] = {0};
   for (uint32_t l = 0; l < model->params.moe_layers; l++) {
     const uint32_t layer = kedge_params_moe_layer(&model->params, l);
     char name[64];
-    uint64_t count, tokens;
+    uint64_t count, tokens, one;
     snprintf(name, sizeof name, "topk_ids.%u", layer);
     int32_t *want = kedge_test_ints(golden, name, &count),
             *got = test_read_ints(pass, pass->decoder.ids_TK[l]);
     snprintf(name, sizeof name, "margin.%u", layer);
     double *margin = kedge_test_doubles(golden, name, &tokens);
+    snprintf(name, sizeof name, "noise.%u", layer);
+    double *noise = kedge_test_doubles(golden, name, &one);
     assert_int_equal(count, tokens * k);
+    bool fell[512] = {0};
+    assert_true(tokens <= 512);
     for (uint64_t t = 0; t < tokens; t++) {
-      const bool clear = margin[t] >= CLEAR, same = same_set(want + t * k, got + t * k, k);
+      if (reached[t]) continue;
+      const bool clear = margin[t] >= CLEAR * noise[0], same = same_set(want + t * k, got + t * k, k);
+      fell[t] = !same;
       o->choices++;
       o->clear += clear;
       o->differ += !same;
       o->clear_differ += clear && !same;
-      if (!same) o->worst_margin = fmax(o->worst_margin, margin[t]);
+      if (!same) o->worst_margin = fmax(o->worst_margin, margin[t] / noise[0]);
     }
-    free(want), free(got), free(margin);
+    spread(segments, fell, tokens, reached);
+    free(want), free(got), free(margin), free(noise);
   }
 }
 
@@ -121,7 +139,7 @@ static outcome compare(const char *variant, const char *backend, const char *opt
   kedge_passes_init(&passes, model, &spec, workspace, NULL, NULL);
   check(kedge_passes_get(&passes, b.size, 0, &pass));
   check(kedge_pass_run(pass, &tokens));
-  compare_choices(pass, model, golden, &o);
+  compare_choices(pass, model, golden, b.segments, &o);
   compare_logits(pass, golden, &o);
   kedge_passes_destroy(&passes);
   kedge_workspace_free(workspace);
@@ -155,10 +173,10 @@ static void test_all(void **state) {
         fail_msg("%s: %u clear choices differ, margin up to %g", variant, o.clear_differ, o.worst_margin);
       if (!(o.cosine >= 0.999)) fail_msg("%s: cosine %g", variant, o.cosine);
       if (!(fabs(o.length - 1) <= 0.01)) fail_msg("%s: length %g", variant, o.length);
-      assert_true(3 * o.clear >= 2 * o.choices);
+      assert_true(2 * o.clear >= o.choices);
     }
     print_message("%s: %u clear choices compared\n", backends[b], clear);
-    assert_true(clear >= 950);
+    assert_true(clear >= 850);
   }
   globfree(&found);
 }

@@ -12,6 +12,8 @@ it in float32 from bfloat16 hidden states, the others round its logits to bfloat
 `margin` says how clear a choice is: the distance between the k-th and the (k+1)-th expert, in steps of bfloat16 at the token's
 largest router logit. Behind 1 step the rounding of the logits alone may exchange the two. Where scores are sigmoids, a
 step is as large as it gets there: a quarter of the logit's; where groups are chosen by sums of two scores, twice that.
+`noise` [1] of a layer is the largest error, in the same steps, that bfloat16 makes in transformers' own router logits
+against its float32: a choice whose margin is below some multiple of it hangs on rounding there as anywhere.
 """
 import argparse
 import os
@@ -30,10 +32,14 @@ from variants import VARIANTS
 COSINE = 0.999  # of what transformers computes in bfloat16 with what it computes in float32
 
 
+def step_of(raw):
+    """[T]: a step of bfloat16 at each token's largest router logit."""
+    return torch.exp2(torch.floor(torch.log2(raw.float().abs().max(dim=-1).values)) - 7)
+
+
 def margin_of(config, raw, bias):
     """[T]: how many steps of bfloat16 lie between what is chosen and what is not."""
-    raw = raw.float()
-    step = torch.exp2(torch.floor(torch.log2(raw.abs().max(dim=-1).values)) - 7)
+    raw, step = raw.float(), step_of(raw)
     if config.model_type == "deepseek_v3":
         step = step / 4
     choice, groups, k = *choice_of(config, raw, bias), config.num_experts_per_tok
@@ -67,7 +73,8 @@ def make(folder, name, spec):
     ids, starts = golden["input_ids"].long(), golden["cu_seqlens"].tolist()
     for redrawn in range(100):
         logits, routers = forward(model, ids, starts)
-        cosine = torch.nn.functional.cosine_similarity(logits.double().flatten(), forward(exact, ids, starts)[0].double().flatten(), dim=0).item()
+        exact_logits, exact_routers = forward(exact, ids, starts)
+        cosine = torch.nn.functional.cosine_similarity(logits.double().flatten(), exact_logits.double().flatten(), dim=0).item()
         if cosine >= COSINE:
             break
         ids, starts, _ = make_batch(config, spec["lengths"], spec["prompts"], spec["seed"] + redrawn)
@@ -76,6 +83,8 @@ def make(folder, name, spec):
     tensors = {"input_ids": ids.int(), "cu_seqlens": torch.tensor(starts, dtype=torch.int32), "logits": logits}
     for layer, (raw, _, chosen) in routers.items():
         tensors[f"router_logits.{layer}"] = raw
+        error = (raw.float() - exact_routers[layer][0].float()).abs().max(dim=-1).values / step_of(raw)
+        tensors[f"noise.{layer}"] = error.max().reshape(1)
         tensors[f"topk_ids.{layer}"] = chosen.sort(dim=-1).values.int()
         tensors[f"margin.{layer}"] = margin_of(config, raw, getattr(router_of(model, layer), "e_score_correction_bias", None))
     st.save_file({key: value.contiguous() for key, value in tensors.items()}, folder / "golden.bf16.safetensors", metadata={"format": "pt"})

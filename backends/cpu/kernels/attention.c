@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Attention in tiles of query rows and key rows, and attention over a cache; meaning in core/ops/attention.c.
- * Probabilities and gradients of scores meet the other operands in the storage dtype, sums are f32. A task
- * owns what it writes: a block of query rows and a head (o, lse, dq), or a block of key rows and a key/value
- * head (dk, dv). The backward computes each tile's probabilities twice, once for either owner, and so needs
- * neither atomics nor a buffer of partial sums. */
+ * Probabilities and gradients of scores meet the other operands in the storage dtype (in the forward with
+ * what it leaves of them as a second product), sums are f32. A task owns what it writes: a block of query
+ * rows and a head (o, lse, dq), or a block of key rows and a key/value head (dk, dv). The backward computes
+ * each tile's probabilities twice, once for either owner, and so needs neither atomics nor a buffer of
+ * partial sums. */
 #include "backends/cpu/kernels/gemm.h"
 #include "backends/cpu/kernels/panel.h"
 #include "backends/cpu/kernels/vexp.h"
@@ -68,6 +69,23 @@ static rows stored(const float *tile, size_t m, size_t n, kedge_x *room) {
 #else
   (void)m, (void)n, (void)room;
   return (rows){tile, ROWS};
+#endif
+}
+
+/* What the storage dtype left of a tile of probabilities: without this part the choice of an expert further
+ * up would hang on how finely attention rounds. Nothing in f32. */
+static bool stored_rest(float *tile, size_t m, size_t n, const tiles *t) {
+#if defined(KEDGE_STORAGE_BF16)
+  for (size_t r = 0; r < m; r++) {
+    const kedge_x *p = t->p + r * ROWS;
+#pragma omp simd
+    for (size_t j = 0; j < n; j++) tile[r * ROWS + j] -= kedge_load(p[j]);
+    kedge__narrow(t->ds + r * ROWS, tile + r * ROWS, n);
+  }
+  return true;
+#else
+  (void)tile, (void)m, (void)n, (void)t;
+  return false;
 #endif
 }
 
@@ -142,8 +160,10 @@ static void forward_block(const kedge_call *call, size_t first, size_t head) {
       if (shrink == 1) continue;
       for (size_t d = 0; d < dv; d++) s.sum_v[r * dv + d] *= shrink;
     }
-    multiply(&s, false, false, count, dv, n, stored(s.scores, count, n, s.p), rows_at(call, 2, j, kv * dv),
-             true, s.sum_v, dv);
+    const rows v = rows_at(call, 2, j, kv * dv);
+    multiply(&s, false, false, count, dv, n, stored(s.scores, count, n, s.p), v, true, s.sum_v, dv);
+    if (stored_rest(s.scores, count, n, &s))
+      multiply(&s, false, false, count, dv, n, (rows){s.ds, ROWS}, v, true, s.sum_v, dv);
   }
   for (size_t r = 0; r < count; r++) {
     size_t row = (first + r) * a->heads + head;
