@@ -37,6 +37,9 @@ static const char *const free_settings[] = {"output_dir",
                                             "router_probe_steps",
                                             "gradient_checkpointing"};
 
+/* Where an intervention's files lie; what they hold is in routing_hash. */
+static const char *const router_paths[] = {"prior", "communities", "trace"};
+
 void kedge_run_record_destroy(kedge_run_record *record) {
   kedge_free(record->settings);
   kedge_free(record->device);
@@ -48,6 +51,10 @@ char *kedge_run_settings(const kedge_config *config) {
   json_t *object = all ? json_loads(all, 0, NULL) : NULL;
   for (size_t i = 0; object && i < sizeof free_settings / sizeof *free_settings; i++)
     json_object_del(object, free_settings[i]);
+  const json_t *routers = json_object_get(object, "router");
+  for (size_t i = 0; i < json_array_size(routers); i++)
+    for (size_t j = 0; j < sizeof router_paths / sizeof *router_paths; j++)
+      json_object_del(json_array_get(routers, i), router_paths[j]);
   if (object) text = json_dumps(object, JSON_COMPACT | JSON_SORT_KEYS);
   if (text) copy = kedge_strdup(text);
   free(text);
