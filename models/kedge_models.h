@@ -10,16 +10,16 @@
  *   models/decoder/initialise.h      random weights for a config
  *   models/decoder/pass.h            passes of a model over flat streams of tokens
  *   models/decoder/decoding.h        many prompts decoded together, references scored on the way
- *   models/routing/prior.h           the frozen base router's mean probabilities, and their bias
- *   models/routing/trace.h           which experts a model chose for each token
- *   models/routing/trace_import.h    the same from files of other tools
- *   models/routing/retention.h       how much of a base model's routing was kept
- *   models/routing/retention_use.h   how a model uses its experts, how far domains lie apart
- *   models/routing/probe.h           all of this over domains, with communities, as a report
- *   models/routing/audit.h           what a base router has to measure and to hold, as verdicts
- *   models/routing/communities.h     communities of experts that are chosen together, and their file
- *   models/routing/partition.h       how alike two partitions are: NMI, AMI, ARI
- *   models/routing/community_report.h  communities of whole traces, with null graphs and noise floors
+ *   models/prior/prior.h           the frozen base router's mean probabilities, and their bias
+ *   models/trace/trace.h           which experts a model chose for each token
+ *   models/trace/trace_import.h    the same from files of other tools
+ *   models/retention/retention.h       how much of a base model's routing was kept
+ *   models/retention/retention_use.h   how a model uses its experts, how far domains lie apart
+ *   models/retention/probe.h           all of this over domains, with communities, as a report
+ *   models/retention/audit.h           what a base router has to measure and to hold, as verdicts
+ *   models/retention/communities.h     communities of experts that are chosen together, and their file
+ *   models/retention/partition.h       how alike two partitions are: NMI, AMI, ARI
+ *   models/retention/community_report.h  communities of whole traces, with null graphs and noise floors
  *   models/evaluation/evaluate.h     a model's answers to suites: kedge_evaluate()
  *   models/training/config.h         every key of a run, from YAML and key=value
  *   models/training/trainer.h        a whole run: kedge_train()
@@ -41,18 +41,18 @@ extern "C" {
 #include "models/decoder/model.h"
 #include "models/decoder/pass.h"
 #include "models/evaluation/evaluate.h"
-#include "models/routing/audit.h"
-#include "models/routing/communities.h"
-#include "models/routing/community_report.h"
-#include "models/routing/partition.h"
-#include "models/routing/prior.h"
-#include "models/routing/probe.h"
-#include "models/routing/retention.h"
-#include "models/routing/retention_use.h"
-#include "models/routing/trace.h"
-#include "models/routing/trace_import.h"
+#include "models/prior/prior.h"
+#include "models/retention/audit.h"
+#include "models/retention/communities.h"
+#include "models/retention/community_report.h"
+#include "models/retention/partition.h"
+#include "models/retention/probe.h"
+#include "models/retention/retention.h"
+#include "models/retention/retention_use.h"
 #include "models/text/samples.h"
 #include "models/text/tokenizer.h"
+#include "models/trace/trace.h"
+#include "models/trace/trace_import.h"
 #include "models/training/config.h"
 #include "models/training/trainer.h"
 

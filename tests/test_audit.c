@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * ctest: quick
  *
- * Audits of traces (models/routing/audit.h): figures against sums by hand, routers whose verdicts are known,
- * the real routing log of the shared data folder, traces of which nothing can be told, the order of samples.
- * The program is in test_audit_command.c.
+ * Audits of traces (models/retention/audit.h): figures against sums by hand, routers whose verdicts are
+ * known, the real routing log of the shared data folder, traces of which nothing can be told, the order of
+ * samples. The program is in test_audit_command.c.
  */
-#include "models/routing/audit.h"
+#include "models/retention/audit.h"
 #include "models/text/random.h"
 #include "tests/support/routing_log.h"
 

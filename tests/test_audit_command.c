@@ -4,7 +4,7 @@
  * `kedge audit` as a program: the shape of the demonstration's base model, traces in place of models,
  * domains, a router with a selection bias, and what is refused.
  */
-#include "models/routing/trace.h"
+#include "models/trace/trace.h"
 #include "tests/support/files.h"
 #include "tests/support/program.h"
 #include "tests/support/tokenizers.h"

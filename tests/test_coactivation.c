@@ -4,8 +4,8 @@
  * Co-activation counts and the graph of the heaviest pairs: worked out by hand, against the plainest of ways
  * on random counts, and the real routing log's whole numbers and hashes of golden/esft_metrics.json.
  */
-#include "models/routing/coactivation.h"
-#include "models/routing/retention.h"
+#include "models/retention/coactivation.h"
+#include "models/retention/retention.h"
 #include "tests/support/files.h"
 #include "tests/support/routing_log.h"
 

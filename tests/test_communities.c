@@ -4,9 +4,9 @@
  * Detection of communities, modularity, and their file: small graphs worked out by hand, graphs without
  * edges, the real routing log's labels and modularities of golden/esft_metrics.json, hostile files.
  */
-#include "models/routing/communities.h"
-#include "models/routing/partition.h"
-#include "models/routing/retention.h"
+#include "models/retention/communities.h"
+#include "models/retention/partition.h"
+#include "models/retention/retention.h"
 #include "tests/support/files.h"
 #include "tests/support/routing_log.h"
 

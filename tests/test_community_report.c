@@ -4,8 +4,8 @@
  * The report on communities: the real routing log of the shared data folder against its calibration, what a
  * report must not depend on, what it says of traces without edges or tokens, bad options, time and memory.
  */
-#include "models/routing/community_report.h"
-#include "models/routing/retention.h"
+#include "models/retention/community_report.h"
+#include "models/retention/retention.h"
 #include "tests/support/files.h"
 #include "tests/support/routing_log.h"
 

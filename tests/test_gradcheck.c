@@ -4,7 +4,7 @@
  * The whole table of gradient checks, in all-double here and on cpu by the program, and that wrong gradients
  * of each intervention are rejected: those of another intervention, setting or routing in place of the right
  * ones. */
-#include "models/routing/gradcheck.h"
+#include "models/gradcheck/gradcheck.h"
 #include "tests/support/program.h"
 
 #include <math.h>

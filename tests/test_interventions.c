@@ -4,9 +4,9 @@
  * Interventions on the router through whole decoders: gradients of a few problems with every setting (all of
  * them are test_gradcheck.c's), what must change nothing, what the weights are, and the bias. Identities of
  * one router are in test_router_facts.c. */
-#include "models/routing/gradcheck.h"
-#include "models/routing/gradcheck_rig.h"
-#include "models/routing/prior.h"
+#include "models/gradcheck/gradcheck.h"
+#include "models/gradcheck/gradcheck_rig.h"
+#include "models/prior/prior.h"
 #include "tests/support/files.h"
 
 #include <jansson.h>

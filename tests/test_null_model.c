@@ -4,8 +4,8 @@
  * The null of co-activation: binomial draws against their exact probabilities, sums and means of drawn
  * counts, margins and ranks, and the halves of a trace.
  */
-#include "models/routing/null_model.h"
-#include "models/routing/retention.h"
+#include "models/retention/null_model.h"
+#include "models/retention/retention.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -4,7 +4,7 @@
  * Scores of two partitions: closed forms, conventions, and what they must not depend on. The adjusted scores
  * are also taken over all permutations of small partitions, where their mean is 0 by definition.
  */
-#include "models/routing/partition.h"
+#include "models/retention/partition.h"
 #include "models/text/random.h"
 
 #include <math.h>

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  * ctest: quick
  *
- * The prior's file (models/routing/prior_compute.c, partial.c): its numbers against logits of a trace; runs
+ * The prior's file (models/prior/prior_compute.c, partial.c): its numbers against logits of a trace; runs
  * that are killed at every step and go on with the same bits; leftovers of other runs; both dtypes. What a
  * prior belongs to is in test_prior_identity.c.
  */
 #include "models/checkpoint/atomic.h"
 #include "models/checkpoint/convert.h"
-#include "models/routing/prior_internal.h"
-#include "models/routing/trace.h"
+#include "models/prior/prior_internal.h"
 #include "models/text/random.h"
+#include "models/trace/trace.h"
 #include "tests/support/files.h"
 
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * ctest: quick
  *
- * The tables that interventions make of a prior (models/routing/prior_fill.c): each value against a plain
+ * The tables that interventions make of a prior (models/prior/prior_fill.c): each value against a plain
  * computation, empty spans, both spans as one, counts of clipped cells, the rule of ties, f16, bad rows.
  */
 #include "tests/support/files.h"

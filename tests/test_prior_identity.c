@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * ctest: quick
  *
- * What a prior belongs to (models/routing/prior_header.c, prior_check.c): each part that differs is named
+ * What a prior belongs to (models/prior/prior_header.c, prior_check.c): each part that differs is named
  * with both values; what does not matter makes no difference; files of version 1.
  */
-#include "models/routing/prior_internal.h"
+#include "models/prior/prior_internal.h"
 #include "tests/support/files.h"
 #include "tests/support/priors.h"
 #include "tests/support/run.h"

@@ -4,8 +4,8 @@
  * A prior of 20,000 samples (266 MB) is read by memory map and never held: the check before a run, the tables
  * of a whole epoch and the measures all stay far below its size, and the check does not read it.
  */
-#include "models/routing/prior_internal.h"
-#include "models/routing/prior_stats.h"
+#include "models/prior/prior_internal.h"
+#include "models/prior/prior_stats.h"
 #include "tests/support/files.h"
 
 #include <fcntl.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * ctest: quick
  *
- * Measures of priors (models/routing/prior_stats.c) against plain computations over all elements; identities
+ * Measures of priors (models/prior/prior_stats.c) against plain computations over all elements; identities
  * of the bias and of shuffled priors; degenerate priors.
  */
-#include "models/routing/prior_internal.h"
-#include "models/routing/prior_stats.h"
+#include "models/prior/prior_internal.h"
+#include "models/prior/prior_stats.h"
 #include "tests/support/files.h"
 #include "tests/support/priors.h"
 

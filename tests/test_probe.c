@@ -4,7 +4,7 @@
  * `kedge probe` and `kedge gradcheck` as programs: a model against itself and against another, spans, layers,
  * traces that are kept, models that do not belong together.
  */
-#include "models/routing/probe.h"
+#include "models/retention/probe.h"
 #include "tests/support/files.h"
 #include "tests/support/program.h"
 #include "tests/support/tokenizers.h"

@@ -3,7 +3,7 @@
  *
  * What `kedge probe` writes: communities in table, JSON and file, matrices, pictures, runs. Traces are drawn
  * with two hidden groups of experts, so that it is known what must be found. */
-#include "models/routing/probe.h"
+#include "models/retention/probe.h"
 #include "tests/support/files.h"
 #include "tests/support/program.h"
 

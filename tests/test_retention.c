@@ -4,7 +4,7 @@
  * Retention metrics: closed forms, degenerate vectors, padding and dead experts, and the real routing log of
  * the shared data folder against golden/esft_metrics.json.
  */
-#include "models/routing/retention.h"
+#include "models/retention/retention.h"
 #include "tests/support/files.h"
 
 #include <jansson.h>

@@ -3,8 +3,8 @@
  *
  * Use of experts, ties and gates: traces worked out by hand, what must not change when tokens or experts are
  * permuted, and the real routing log against golden/esft_metrics.json. */
-#include "models/routing/probe.h"
-#include "models/routing/trace_import.h"
+#include "models/retention/probe.h"
+#include "models/trace/trace_import.h"
 #include "tests/support/files.h"
 
 #include <jansson.h>

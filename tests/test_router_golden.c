@@ -5,7 +5,7 @@
  * tests/golden/router_vectors.json in full, numbers changed in each quantity, wrong ways to route, and files
  * that are not what they should be. */
 #include "core/args.h"
-#include "models/routing/gradcheck_vectors.h"
+#include "models/gradcheck/gradcheck_vectors.h"
 #include "tests/support/files.h"
 #include "tests/support/program.h"
 

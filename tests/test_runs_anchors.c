@@ -5,7 +5,7 @@
  * evaluation or the saved weights; replay from a trace is replay from the base; a distance to the base begins
  * at 0. What may stand together does, the rest is refused with the reason. */
 #include "models/checkpoint/safetensors.h"
-#include "models/routing/trace.h"
+#include "models/trace/trace.h"
 #include "tests/support/files.h"
 #include "tests/support/runs.h"
 #include "tests/support/training.h"

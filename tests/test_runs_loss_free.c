@@ -6,7 +6,7 @@
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/convert.h"
 #include "models/checkpoint/writer.h"
-#include "models/routing/trace.h"
+#include "models/trace/trace.h"
 #include "tests/support/files.h"
 #include "tests/support/runs.h"
 #include "tests/support/training.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * ctest: quick
  *
- * Shuffles of priors (models/routing/shuffle.c): the permutations, what they keep and what they take away,
+ * Shuffles of priors (models/prior/shuffle.c): the permutations, what they keep and what they take away,
  * the file and the shuffle on the fly bit for bit, refusals. Whole runs are in test_prior_commands.c.
  */
-#include "models/routing/prior_internal.h"
+#include "models/prior/prior_internal.h"
 #include "models/text/random.h"
 #include "tests/support/files.h"
 #include "tests/support/priors.h"

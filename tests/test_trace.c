@@ -5,7 +5,7 @@
  * the same whatever the batch, saved and read again; bad files and bad routers.
  */
 #include "models/checkpoint/writer.h"
-#include "models/routing/trace.h"
+#include "models/trace/trace.h"
 #include "tests/support/files.h"
 #include "tests/support/reference.h"
 

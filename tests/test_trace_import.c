@@ -3,7 +3,7 @@
  *
  * Routing traces of other tools: every form read right, told apart by itself, and refused in one line where
  * it is wrong. Where files come from models is in test_trace.c. */
-#include "models/routing/trace_import.h"
+#include "models/trace/trace_import.h"
 #include "tests/support/files.h"
 #include "tests/support/program.h"
 

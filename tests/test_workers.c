@@ -4,7 +4,7 @@
  * Jobs in child processes: results independent of their number, failures and crashes told in one line, stops
  * on request, no child left behind.
  */
-#include "models/routing/workers.h"
+#include "models/retention/workers.h"
 
 #include <errno.h>
 #include <setjmp.h>

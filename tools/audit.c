@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * `kedge audit`: whether communities say anything about a base router, and which interventions have something
- * to act on (models/routing/audit.h). Its tables are in audit_table.c. */
+ * to act on (models/retention/audit.h). Its tables are in audit_table.c. */
 #include "tools/audit.h"
 
 #include "models/checkpoint/atomic.h"
@@ -21,24 +21,6 @@ typedef struct settings {
   bool no_logits;
 } settings;
 
-/* "0.05,0.1" into the options. */
-static kedge_status take_rho(const char *text, kedge_community_options *o) {
-  o->rho_count = 0;
-  for (const char *at = text;; at++) {
-    char *end;
-    const double value = strtod(at, &end);
-    if (end == at || (*end && *end != ',') || !(value > 0 && value <= 1) || o->rho_count == KEDGE_RHO_MAX ||
-        (o->rho_count && value <= o->rho[o->rho_count - 1]))
-      return kedge_fail(KEDGE_ERR_ARGUMENT,
-                        "--rho: expected up to %d ascending numbers above 0 and at most 1, such as 0.05,0.1, "
-                        "came \"%.80s\"",
-                        KEDGE_RHO_MAX, text);
-    o->rho[o->rho_count++] = value;
-    if (!*end) return KEDGE_OK;
-    at = end;
-  }
-}
-
 static bool advanced(void *context, uint32_t layers, uint32_t total) {
   (void)total;
   progress_update(context, layers, 0, NULL);
@@ -47,7 +29,7 @@ static bool advanced(void *context, uint32_t layers, uint32_t total) {
 
 static kedge_status settle(const settings *s, kedge_community_options *o) {
   *o = kedge_community_defaults();
-  KEDGE_TRY(take_rho(s->rho, o));
+  KEDGE_TRY(probe_take_rho(s->rho, o));
   if (!kedge_detector_parse(s->detector, &o->detector))
     return kedge_fail(KEDGE_ERR_ARGUMENT, "--detector: expected louvain or leiden, came \"%.80s\"",
                       s->detector);

@@ -4,7 +4,7 @@
 #ifndef KEDGE_TOOLS_AUDIT_H
 #define KEDGE_TOOLS_AUDIT_H
 
-#include "models/routing/audit.h"
+#include "models/retention/audit.h"
 
 /* Tables, verdicts and warnings on standard output. `model` may be NULL. */
 void audit_print(const kedge_audit *audit, const char *model);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * `kedge gradcheck`: gradients of whole decoders with each intervention on (models/routing/gradcheck.h), and
- * vectors of one router from a file (models/routing/gradcheck_vectors.h). */
-#include "models/routing/gradcheck.h"
+ * `kedge gradcheck`: gradients of whole decoders with each intervention on (models/gradcheck/gradcheck.h),
+ * and vectors of one router from a file (models/gradcheck/gradcheck_vectors.h). */
+#include "models/gradcheck/gradcheck.h"
 #include "tools/cli.h"
 #include "tools/vectors.h"
 

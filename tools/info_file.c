@@ -3,7 +3,7 @@
 #include "models/checkpoint/atomic.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/hash.h"
-#include "models/routing/prior.h"
+#include "models/prior/prior.h"
 #include "models/text/samples_internal.h"
 #include "tools/info.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * `kedge prior`: the frozen base router's mean probabilities over a data set's spans
- * (models/routing/prior.h). */
+ * (models/prior/prior.h). */
 #include "models/training/setup.h"
 #include "tools/cli.h"
 #include "tools/inputs.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * `kedge prior-info`: what is in a prior, and how far another is from it (models/routing/prior_stats.h). */
+ * `kedge prior-info`: what is in a prior, and how far another is from it (models/prior/prior_stats.h). */
 #include "models/checkpoint/atomic.h"
-#include "models/routing/prior_stats.h"
+#include "models/prior/prior_stats.h"
 #include "tools/cli.h"
 #include "tools/inputs.h"
 #include "tools/interrupt.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * `kedge prior-shuffle`: a prior with its experts permuted, a control (models/routing/shuffle.h). */
-#include "models/routing/prior.h"
+ * `kedge prior-shuffle`: a prior with its experts permuted, a control (models/prior/shuffle.h). */
+#include "models/prior/prior.h"
 #include "tools/cli.h"
 #include "tools/inputs.h"
 

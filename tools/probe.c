@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * `kedge probe`: how a model routes, and how much of a base model's routing a post-trained one kept
- * (models/routing/probe.h). What it reads is in probe_inputs.c, its tables in probe_table.c. */
-#include "models/routing/probe.h"
+ * (models/retention/probe.h). What it reads is in probe_inputs.c, its tables in probe_table.c. */
+#include "models/retention/probe.h"
 
 #include "models/checkpoint/atomic.h"
 #include "tools/inputs.h"
@@ -50,27 +50,9 @@ static kedge_status report(const probe_settings *s, const outputs *out, const ke
 /* ---- Communities
  * --------------------------------------------------------------------------------------------------- */
 
-/* "0.05,0.1" into the options. */
-static kedge_status take_rho(const char *text, kedge_community_options *o) {
-  o->rho_count = 0;
-  for (const char *at = text;; at++) {
-    char *end;
-    double value = strtod(at, &end);
-    if (end == at || (*end && *end != ',') || !(value > 0 && value <= 1) || o->rho_count == KEDGE_RHO_MAX ||
-        (o->rho_count && value <= o->rho[o->rho_count - 1]))
-      return kedge_fail(KEDGE_ERR_ARGUMENT,
-                        "--rho: expected up to %d ascending numbers above 0 and at most 1, such as "
-                        "0.05,0.1, came \"%.80s\"",
-                        KEDGE_RHO_MAX, text);
-    o->rho[o->rho_count++] = value;
-    if (!*end) return KEDGE_OK;
-    at = end;
-  }
-}
-
 static kedge_status settle(detection *d, int64_t threads) {
   d->options = kedge_community_defaults();
-  if (d->rho) KEDGE_TRY(take_rho(d->rho, &d->options));
+  if (d->rho) KEDGE_TRY(probe_take_rho(d->rho, &d->options));
   if (!kedge_detector_parse(d->detector, &d->options.detector))
     return kedge_fail(KEDGE_ERR_ARGUMENT, "--detector: expected louvain or leiden, came \"%.80s\"",
                       d->detector);

@@ -12,6 +12,23 @@
 /* ---- Names
  * -------------------------------------------------------------------------------------------------------- */
 
+kedge_status probe_take_rho(const char *text, kedge_community_options *o) {
+  o->rho_count = 0;
+  for (const char *at = text;; at++) {
+    char *end;
+    double value = strtod(at, &end);
+    if (end == at || (*end && *end != ',') || !(value > 0 && value <= 1) || o->rho_count == KEDGE_RHO_MAX ||
+        (o->rho_count && value <= o->rho[o->rho_count - 1]))
+      return kedge_fail(KEDGE_ERR_ARGUMENT,
+                        "--rho: expected up to %d ascending numbers above 0 and at most 1, such as "
+                        "0.05,0.1, came \"%.80s\"",
+                        KEDGE_RHO_MAX, text);
+    o->rho[o->rho_count++] = value;
+    if (!*end) return KEDGE_OK;
+    at = end;
+  }
+}
+
 const char *probe_split(const char *text, char name[PROBE_NAME]) {
   static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
   size_t length = strspn(text, plain);

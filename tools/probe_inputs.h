@@ -5,7 +5,7 @@
 #ifndef KEDGE_TOOLS_PROBE_INPUTS_H
 #define KEDGE_TOOLS_PROBE_INPUTS_H
 
-#include "models/routing/probe.h"
+#include "models/retention/probe.h"
 #include "tools/trace_model.h"
 
 enum { PROBE_DOMAINS = 64, PROBE_NAME = 64 };
@@ -42,6 +42,9 @@ void probe_inputs_destroy(probe_inputs *inputs);
 /* Splits "NAME=PATH"; NAME is letters, digits, "_", "-" and ".". Returns the path, which is all of the text
  * where there is no such name. */
 const char *probe_split(const char *text, char name[PROBE_NAME]);
+
+/* Ascending shares of edges, "0.05,0.1", into the options; ERR_ARGUMENT naming --rho. */
+kedge_status probe_take_rho(const char *text, kedge_community_options *options);
 
 /* The tables on standard output. */
 void probe_print(const probe_settings *settings, const kedge_probe *probe);

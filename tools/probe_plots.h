@@ -5,7 +5,7 @@
 #ifndef KEDGE_TOOLS_PROBE_PLOTS_H
 #define KEDGE_TOOLS_PROBE_PLOTS_H
 
-#include "models/routing/probe.h"
+#include "models/retention/probe.h"
 
 /* ERR_UNSUPPORTED, in one line, where there is no gnuplot. */
 kedge_status probe_plot_check(void);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * `kedge trace`: writes a routing trace (models/routing/trace.h) of a model over data; `kedge trace import`
+ * `kedge trace`: writes a routing trace (models/trace/trace.h) of a model over data; `kedge trace import`
  * is in trace_import.c. */
 #include "tools/inputs.h"
 #include "tools/interrupt.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * `kedge trace import`: other tools' routing traces (models/routing/trace_import.h) as a file of ours. */
+ * `kedge trace import`: other tools' routing traces (models/trace/trace_import.h) as a file of ours. */
 #include "tools/trace_import.h"
 
 #include "models/checkpoint/hash.h"
-#include "models/routing/trace_import.h"
+#include "models/trace/trace_import.h"
 #include "tools/cli.h"
 #include "tools/inputs.h"
 

@@ -3,7 +3,7 @@
 #ifndef KEDGE_TOOLS_TRACE_IMPORT_H
 #define KEDGE_TOOLS_TRACE_IMPORT_H
 
-#include "models/routing/trace.h"
+#include "models/trace/trace.h"
 
 /* `kedge trace import`; argv[0] is "import". */
 int trace_import(int argc, char **argv);

@@ -5,7 +5,7 @@
 #ifndef KEDGE_TOOLS_TRACE_MODEL_H
 #define KEDGE_TOOLS_TRACE_MODEL_H
 
-#include "models/routing/trace_import.h"
+#include "models/trace/trace_import.h"
 #include "tools/cli.h"
 #include "tools/inputs.h"
 

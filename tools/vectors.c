@@ -2,7 +2,7 @@
  * `kedge gradcheck --vectors FILE`: router vectors of another program, in double and in f32, as a table. */
 #include "tools/vectors.h"
 
-#include "models/routing/gradcheck_vectors.h"
+#include "models/gradcheck/gradcheck_vectors.h"
 
 #include <stdio.h>
 

@@ -8,8 +8,8 @@
 #define KEDGE_MODELS_ROUTING_FEED_H
 
 #include "models/decoder/pass.h"
-#include "models/routing/prior.h"
-#include "models/routing/trace.h"
+#include "models/prior/prior.h"
+#include "models/trace/trace.h"
 #include "models/training/batches.h"
 
 /* Where one intervention's table comes from; borrowed. */

@@ -4,7 +4,7 @@
  *
  *   z'[t] = z[t] + beta b[x(t), s(t), l],      b = log c - mean_e log c,   c = clip(pi, eps/E, C/E)
  *
- * pi is the frozen base router's mean softmax over the sample's span (models/routing/prior.c computes pi and
+ * pi is the frozen base router's mean softmax over the sample's span (models/prior/prior.c computes pi and
  * b). The bias is a constant: dL/dz = dL/dz'. Only in training; scoring and probing build the router without
  * it. Choices that are forced, those of RPB-hard (section 3.1) and of replay, are here too.
  */

@@ -6,8 +6,8 @@
 #ifndef KEDGE_MODELS_TRAINING_WATCH_H
 #define KEDGE_MODELS_TRAINING_WATCH_H
 
+#include "models/retention/retention.h"
 #include "models/routing/reader.h"
-#include "models/routing/retention.h"
 #include "models/training/setup.h"
 
 enum { KEDGE_WATCH_TOKENS = 2048 };

@@ -2,8 +2,8 @@
  *
  * Routing traces of other tools: JSON Lines, NumPy, told apart by their bytes. One that is read holds what
  * kedge_trace_check asks for, and can be measured. */
-#include "models/routing/retention_use.h"
-#include "models/routing/trace_import.h"
+#include "models/retention/retention_use.h"
+#include "models/trace/trace_import.h"
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

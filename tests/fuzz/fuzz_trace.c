@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A routing trace. One that is read holds what kedge_trace_check asks for. */
-#include "models/routing/trace.h"
+#include "models/trace/trace.h"
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

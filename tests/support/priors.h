@@ -5,7 +5,7 @@
 #define KEDGE_TESTS_SUPPORT_PRIORS_H
 
 #include "models/checkpoint/safetensors.h"
-#include "models/routing/prior.h"
+#include "models/prior/prior.h"
 
 #include <stdint.h>
 

@@ -4,7 +4,7 @@
 #ifndef KEDGE_TESTS_ROUTING_LOG_H
 #define KEDGE_TESTS_ROUTING_LOG_H
 
-#include "models/routing/trace.h"
+#include "models/trace/trace.h"
 
 enum { TEST_LOG_LAYERS = 26, TEST_LOG_EXPERTS = 64, TEST_LOG_TOPK = 6 };
 

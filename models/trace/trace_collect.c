@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Routing traces made by running a model over a dataset (trace.h). */
+#include "models/trace/trace.h"
+
+#include "core/args.h"
+#include "models/decoder/pass.h"
+#include "models/training/batches.h"
+
+#include <string.h>
+
+typedef struct collector {
+  const kedge_model *model;
+  kedge_trace *trace;
+  const kedge_trace_options *options;
+  uint32_t used; /* tokens collected so far */
+  int32_t *ids;  /* [T, K] of one layer of a pass */
+  float *gates;  /* [T, K] */
+  float *logits; /* [T, E] */
+  bool any_tie;
+} collector;
+
+/* One layer of a pass into the trace. */
+static kedge_status take_layer(collector *c, kedge_pass *pass, uint32_t layer, uint32_t tokens) {
+  kedge_trace *t = c->trace;
+  const kedge_decoder *d = &pass->decoder;
+  const uint32_t K = t->topk, E = t->experts;
+  int32_t bad = 0;
+  if (d->bad_1[layer]) KEDGE_TRY(kedge_exec_read(pass->exec, d->bad_1[layer], &bad, sizeof bad));
+  if (bad)
+    return kedge_fail(KEDGE_ERR_NUMERIC, "router of layer %d: the scores of %d tokens are not finite",
+                      t->layer_numbers[layer], bad);
+  KEDGE_TRY(kedge_exec_read(pass->exec, d->ids_TK[layer], c->ids, 4ull * pass->tokens * K));
+  if (t->weights)
+    KEDGE_TRY(kedge_exec_read(pass->exec, d->gates_TK[layer], c->gates, 4ull * pass->tokens * K));
+  if (c->logits)
+    KEDGE_TRY(kedge_exec_read(pass->exec, d->router_TE[layer], c->logits, 4ull * pass->tokens * E));
+  for (uint32_t i = 0; i < tokens; i++) {
+    size_t row = (size_t)(c->used + i) * t->layers + layer;
+    memcpy(t->ids + row * K, c->ids + (size_t)i * K, K * sizeof *t->ids);
+    if (t->weights) memcpy(t->weights + row * K, c->gates + (size_t)i * K, K * sizeof *t->weights);
+    if (t->logits) memcpy(t->logits + row * E, c->logits + (size_t)i * E, E * sizeof *t->logits);
+    if (!t->ties) continue;
+    t->ties[row] = kedge_trace_mark_ties(c->logits + (size_t)i * E, E, c->ids + (size_t)i * K, K,
+                                         t->tied + row * ((E + 7) / 8));
+    c->any_tie = c->any_tie || t->ties[row];
+  }
+  return KEDGE_OK;
+}
+
+static kedge_status take_micro(collector *c, kedge_passes *passes, const kedge_micro_batch *mb) {
+  kedge_trace *t = c->trace;
+  kedge_pass *pass;
+  uint32_t left = t->tokens - c->used, tokens = mb->tokens < left ? mb->tokens : left;
+  KEDGE_TRY(kedge_passes_get(passes, mb->size, 0, &pass));
+  const kedge_tokens inputs = {.ids = mb->ids_T, .positions = mb->positions_T, .segments = mb->segments_T};
+  KEDGE_TRY(kedge_pass_run(pass, &inputs));
+  for (uint32_t l = 0; l < t->layers; l++) KEDGE_TRY(take_layer(c, pass, l, tokens));
+  for (uint32_t i = 0; i < tokens; i++) {
+    t->samples[c->used + i] = (int32_t)mb->samples_S[mb->spans_T[i] / 2];
+    t->spans[c->used + i] = mb->spans_T[i] % 2;
+  }
+  c->used += tokens;
+  return KEDGE_OK;
+}
+
+static kedge_status run_all(collector *c, kedge_batches *batches, kedge_workspace *workspace) {
+  const kedge_trace_options *o = c->options;
+  const kedge_decoder_spec spec = {.taps = true};
+  kedge_passes passes;
+  kedge_status status = KEDGE_OK;
+  kedge_passes_init(&passes, c->model, &spec, workspace, NULL, NULL);
+  while (status == KEDGE_OK && c->used < c->trace->tokens) {
+    kedge_update update;
+    kedge_micro_batch mb;
+    KEDGE_GOTO(kedge_batches_next(batches, &update), status, done);
+    KEDGE_GOTO(kedge_batches_micro(batches, 0, &mb), status, done);
+    KEDGE_GOTO(take_micro(c, &passes, &mb), status, done);
+    if (o->progress && !o->progress(o->context, c->used, c->trace->tokens))
+      status = kedge_fail(KEDGE_ERR_INTERRUPTED, "routing trace: stopped after %u of %u tokens", c->used,
+                          c->trace->tokens);
+  }
+done:
+  kedge_passes_destroy(&passes);
+  return status;
+}
+
+static kedge_status prepare(collector *c, const kedge_dataset *dataset, uint32_t max_size) {
+  const kedge_model *m = c->model;
+  const kedge_trace_options *o = c->options;
+  kedge_trace *t = c->trace;
+  uint64_t tokens = dataset->offsets[dataset->count];
+  if (o->max_tokens && o->max_tokens < tokens) tokens = o->max_tokens;
+  if (tokens > INT32_MAX)
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "a routing trace has at most 2147483647 tokens, the data has %llu",
+                      (unsigned long long)tokens);
+  KEDGE_TRY(kedge_dataset_check_ids(dataset, m->config.vocab_size));
+  if (!m->params.moe_layers)
+    return kedge_fail(KEDGE_ERR_UNSUPPORTED, "the model has no mixture-of-experts layer to trace");
+  KEDGE_TRY(kedge_trace_init(t, (uint32_t)tokens, m->params.moe_layers, m->config.num_experts,
+                             m->config.num_experts_per_tok));
+  const size_t rows = (size_t)t->tokens * t->layers;
+  /* With softmax scores the logits themselves are compared; other scores, and groups of experts, have other
+   * ties. */
+  const kedge_family_options *family = &m->params.options;
+  const bool ties = family->score_kind == KEDGE_SCORE_SOFTMAX && family->groups <= 1;
+  if (o->with_weights) t->weights = kedge_alloc(rows, t->topk * sizeof *t->weights);
+  if (o->with_logits) t->logits = kedge_alloc(rows, t->experts * sizeof *t->logits);
+  if (ties) {
+    t->ties = kedge_alloc(rows, sizeof *t->ties);
+    t->tied = kedge_alloc(rows, (t->experts + 7u) / 8);
+  }
+  c->ids = kedge_alloc(max_size, t->topk * sizeof *c->ids);
+  c->gates = kedge_alloc(max_size, t->topk * sizeof *c->gates);
+  if (ties || o->with_logits) c->logits = kedge_alloc(max_size, t->experts * sizeof *c->logits);
+  if ((o->with_weights && !t->weights) || (o->with_logits && !t->logits) ||
+      (ties && (!t->ties || !t->tied)) || !c->ids || !c->gates || ((ties || o->with_logits) && !c->logits))
+    return KEDGE_ERR_MEMORY;
+  for (uint32_t l = 0; l < t->layers; l++)
+    t->layer_numbers[l] = (int32_t)kedge_params_moe_layer(&m->params, l);
+  memcpy(t->data, dataset->hash, sizeof t->data);
+  return m->source ? kedge_model_hash(m, t->model) : KEDGE_OK;
+}
+
+kedge_status kedge_trace_collect(const kedge_model *model, const kedge_dataset *dataset,
+                                 const kedge_trace_options *options, kedge_trace *trace) {
+  static const kedge_trace_options defaults;
+  collector c = {.model = model, .trace = trace, .options = options ? options : &defaults};
+  kedge_batches *batches = NULL;
+  kedge_workspace *workspace = NULL;
+  kedge_status status;
+  *trace = (kedge_trace){0};
+  uint32_t batch = c.options->batch_size ? c.options->batch_size : 8;
+  KEDGE_GOTO(kedge_batches_new_eval(dataset, batch, &batches), status, done);
+  KEDGE_GOTO(kedge_workspace_new(model->device, &workspace), status, done);
+  KEDGE_GOTO(prepare(&c, dataset, kedge_batches_max_size(batches)), status, done);
+  status = run_all(&c, batches, workspace);
+  if (!c.any_tie) {
+    kedge_free(trace->tied);
+    trace->tied = NULL;
+  }
+done:
+  kedge_workspace_free(workspace);
+  kedge_batches_free(batches);
+  kedge_free(c.ids);
+  kedge_free(c.gates);
+  kedge_free(c.logits);
+  if (status != KEDGE_OK) kedge_trace_destroy(trace);
+  return status;
+}
