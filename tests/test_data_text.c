@@ -288,8 +288,8 @@ static void chat_templates(void **state) {
   int32_t *ids;
   size_t count;
   assert_ok(kedge_chat_template_choose(NULL, *state, &chat));
-  assert_ok(kedge_chat_render(&rendering, chat, true, "user", "a", 1, false));
-  assert_ok(kedge_chat_render_header(&rendering, chat));
+  assert_ok(kedge_chat_render(&rendering, chat, &(kedge_chat_turn){"user", "a", 1, NULL, 0, false}, 1));
+  assert_ok(kedge_chat_render_header(&rendering, chat, true));
   assert_ok(kedge_dataset_encode(&o, &rendering, &ids, &count));
   kedge_dataset *d = read_text("{\"prompt\":[{\"role\":\"user\",\"content\":\"a\"}],"
                                "\"completion\":[{\"role\":\"assistant\",\"content\":\"b\"}]}",

@@ -334,7 +334,17 @@ static void test_command(void **state) {
   free(a), free(b);
   a = output("generate --model model --prompt hi --chat --max-new-tokens 9");
   assert_true(is_utf8(a));
+  b = output("generate --model model --prompt hi --chat --chat-template qwen3 --max-new-tokens 9");
+  assert_string_equal(a, b);
   free(a);
+  a = output(
+      "generate --model model --prompt hi --chat --chat-template qwen3 --no-thinking --max-new-tokens 9");
+  assert_string_not_equal(a, b);
+  free(b);
+  b = output("generate --model model --max-new-tokens 9 --prompt '<|im_start|>user\nhi<|im_end|>\n"
+             "<|im_start|>assistant\n<think>\n\n</think>\n\n'");
+  assert_string_equal(a, b);
+  free(a), free(b);
 }
 
 /* generation_config.json names the very token that comes first. */
@@ -361,6 +371,7 @@ static void test_refusals(void **state) {
   test_kedge_expect("generate --model model --prompt a --tokens 1", 2,
                     "expected either --prompt or --tokens");
   test_kedge_expect("generate --model model --tokens 1 --chat", 2, "no template");
+  test_kedge_expect("generate --model model --prompt a --no-thinking", 2, "needs --chat");
   test_kedge_expect("generate --model model --prompt a --chat --prompt-template '{prompt}'", 2, "exclude");
   test_kedge_expect("generate --model model --prompt a --prompt-template 'x'", 2, "{prompt}");
   test_kedge_expect("generate --model model --prompt ''", 2, "the prompt has no token");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The pipelines of the model families (tests/golden/make_tokenizer_families.py): small vocabularies against
- * the Python libraries on texts of our own and on 2,072 rows of real text, and conversations against their
- * Jinja templates. Code points are in test_tokenizer_codes.c. ctest: quick */
+ * the Python libraries on texts of our own and on 2,072 rows of real text. Siblings: test_tokenizer_codes.c
+ * for code points, test_chats.c for conversations. ctest: quick */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -13,8 +13,6 @@
 
 #include <jansson.h>
 
-#include "models/text/samples.h"
-#include "models/text/template.h"
 #include "models/text/unicode.h"
 #include "tests/support/families.h"
 #include "tests/support/files.h"
@@ -144,148 +142,6 @@ static void real_rows(void **state) {
   free(file);
 }
 
-/* ---- Conversations */
-
-static void render(kedge_rendering *rendering, const kedge_chat_template *chat, const json_t *turns) {
-  size_t i;
-  const json_t *turn;
-  const char *role = "";
-  json_array_foreach(turns, i, turn) {
-    const json_t *content = json_array_get(turn, 1);
-    role = json_string_value(json_array_get(turn, 0));
-    if (kedge_chat_render(rendering, chat, i == 0, role, json_string_value(content),
-                          json_string_length(content), true) != KEDGE_OK)
-      fail_msg("%s", kedge_message());
-  }
-  if (!strcmp(role, "user")) assert_int_equal(kedge_chat_render_header(rendering, chat), KEDGE_OK);
-}
-
-/* The answers of a rendering are the golden's stretches, in order. */
-static void check_answers(const kedge_rendering *r, const json_t *text, const json_t *spans) {
-  size_t found = 0;
-  for (size_t i = 0; i < r->part_count; i++) {
-    const kedge_text_part *part = &r->parts[i];
-    assert_int_equal(part->trained, part->span == KEDGE_SPAN_A);
-    if (part->span != KEDGE_SPAN_A) continue;
-    const json_t *span = json_array_get(spans, found++);
-    size_t start = 0, stop = 0, at = 0;
-    /* Character indices of the golden become bytes. */
-    const char *bytes = json_string_value(text);
-    for (json_int_t character = 0; at <= json_string_length(text); character++) {
-      uint32_t code;
-      if (character == json_integer_value(json_array_get(span, 0))) start = at;
-      if (character == json_integer_value(json_array_get(span, 1))) stop = at;
-      at += at < json_string_length(text) ? kedge__utf8_decode(bytes + at, &code) : 1;
-    }
-    assert_int_equal(part->start, start);
-    assert_int_equal(part->start + part->length, stop);
-  }
-  assert_int_equal(found, json_array_size(spans));
-}
-
-static void check_chat(const json_t *row) {
-  const char *name = json_string_value(json_object_get(row, "template")),
-             *family = json_string_value(json_object_get(row, "family"));
-  const json_t *text = json_object_get(row, "text"), *want = json_object_get(row, "ids");
-  kedge_tokenizer *tiny = NULL, *tokenizer = NULL;
-  for (int i = 0; i < TEST_FAMILIES; i++)
-    if (!strcmp(family, test_family_names[i])) tokenizer = families[i];
-  if (!tokenizer) {
-    assert_int_equal(kedge_tokenizer_open(test_golden("tokenizer/tiny"), NULL, &tiny), KEDGE_OK);
-    tokenizer = tiny;
-  }
-  const kedge_chat_template *chat;
-  kedge_rendering rendering = {0};
-  if (kedge_chat_template_choose(name, tokenizer, &chat) != KEDGE_OK) fail_msg("%s", kedge_message());
-  render(&rendering, chat, json_object_get(row, "turns"));
-  if (rendering.length != json_string_length(text) ||
-      memcmp(rendering.text, json_string_value(text), rendering.length))
-    fail_msg("%s: '%.*s', want '%s'", name, (int)rendering.length, rendering.text, json_string_value(text));
-  check_answers(&rendering, text, json_object_get(row, "answers"));
-  if (want) {
-    kedge_dataset_options o = {.tokenizer = tokenizer, .eos = -1};
-    int32_t *ids;
-    size_t count;
-    assert_int_equal(kedge_dataset_encode(&o, &rendering, &ids, &count), KEDGE_OK);
-    bool same = count == json_array_size(want);
-    for (size_t i = 0; same && i < count; i++) same = ids[i] == json_integer_value(json_array_get(want, i));
-    if (!same) {
-      for (size_t i = 0; i < count; i++) print_error("%d ", ids[i]);
-      char *dump = json_dumps(want, 0);
-      fail_msg("%s '%s': want %s", name, json_string_value(text), dump);
-    }
-    kedge_free(ids);
-  }
-  kedge_rendering_destroy(&rendering);
-  kedge_tokenizer_free(tiny);
-}
-
-static void conversations(void **state) {
-  (void)state;
-  size_t i;
-  json_t *rows = json_load_file(test_golden("tokenizer/families/chats.json"), 0, NULL), *row;
-  assert_int_equal(json_array_size(rows), 30);
-  json_array_foreach(rows, i, row) {
-    check_chat(row);
-  }
-  json_decref(rows);
-}
-
-/* Which template is taken without a name, and what a conversation may not be. */
-static void choosing(void **state) {
-  (void)state;
-  static const char *const chosen[TEST_FAMILIES] = {"deepseek", "moonlight", NULL, "granite", NULL};
-  const kedge_chat_template *chat;
-  for (int i = 0; i < TEST_FAMILIES; i++) {
-    kedge_status status = kedge_chat_template_choose("auto", families[i], &chat);
-    if (chosen[i]) assert_string_equal(kedge_chat_template_name(chat), chosen[i]);
-    assert_int_equal(status, chosen[i] ? KEDGE_OK : KEDGE_ERR_UNSUPPORTED);
-  }
-  /* Turns that ordinary text marks, and system turns that a template adds: the Jinja template tells. */
-#define SYSTEM(text) "{{ '<|im_start|>system\\n" text "<|im_end|>\\n' }}"
-  static const char *const jinja[][3] = {
-      {"families/llama", "{{ ' [INST] ' + m.content }}", "mistral"},
-      {"families/olmoe", "{{ '<|user|>\n' + m.content }}", "tulu"},
-      {"families/llama", "{{ '[INST]' }}", NULL},
-      {"tiny", SYSTEM("' + m.content + '"), "chatml"},
-      {"tiny", SYSTEM("You are a helpful assistant"), "qwen1.5"},
-      {"tiny", SYSTEM("You are a helpful assistant."), "qwen2"},
-      {"tiny", SYSTEM("You are Qwen, created by Alibaba Cloud. You are a helpful assistant."), "qwen2.5"}};
-  for (size_t i = 0; i < sizeof jinja / sizeof *jinja; i++) {
-    char relative[64], *folder = strdup(test_path(test_folder(), "jinja"));
-    size_t bytes;
-    kedge_tokenizer *t;
-    snprintf(relative, sizeof relative, "tokenizer/%s/tokenizer.json", jinja[i][0]);
-    char *file = test_read(test_golden(relative), &bytes);
-    test_make_folder(folder);
-    test_write(test_path(folder, "tokenizer.json"), file, bytes);
-    test_write_text(test_path(folder, "chat_template.jinja"), jinja[i][1]);
-    assert_int_equal(kedge_tokenizer_open(folder, NULL, &t), KEDGE_OK);
-    kedge_status status = kedge_chat_template_choose(NULL, t, &chat);
-    assert_int_equal(status, jinja[i][2] ? KEDGE_OK : KEDGE_ERR_UNSUPPORTED);
-    if (jinja[i][2]) assert_string_equal(kedge_chat_template_name(chat), jinja[i][2]);
-    kedge_tokenizer_free(t);
-    test_remove(folder);
-    free(folder);
-    free(file);
-  }
-  kedge_tokenizer *tiny;
-  kedge_rendering r = {0};
-  assert_int_equal(kedge_tokenizer_open(test_golden("tokenizer/tiny"), NULL, &tiny), KEDGE_OK);
-  assert_int_equal(kedge_chat_template_choose("qwen2", tiny, &chat), KEDGE_OK);
-  assert_int_equal(kedge_chat_render(&r, chat, true, "user", "u", 1, true), KEDGE_OK);
-  assert_int_equal(kedge_rendering_add(&r, "", 1, KEDGE_SPAN_Q, false), KEDGE_OK);
-  assert_string_equal(r.text, "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
-                              "<|im_start|>user\nu<|im_end|>\n");
-  kedge_rendering_destroy(&r);
-  kedge_tokenizer_free(tiny);
-  assert_int_equal(kedge_chat_template_choose("mixtral", families[TEST_LLAMA], &chat), KEDGE_OK);
-  assert_int_equal(kedge_chat_render(&r, chat, true, "system", "s", 1, true), KEDGE_OK);
-  assert_int_equal(kedge_chat_render(&r, chat, false, "assistant", "a", 1, true), KEDGE_ERR_FORMAT);
-  assert_non_null(strstr(kedge_message(), "a user turn must follow"));
-  kedge_rendering_destroy(&r);
-}
-
 /* ---- Normal forms */
 
 static void normalized(kedge__form form, const char *text, const char *want) {
@@ -322,8 +178,9 @@ static void many_marks(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(texts),    cmocka_unit_test(real_rows),  cmocka_unit_test(conversations),
-      cmocka_unit_test(choosing), cmocka_unit_test(many_marks),
+      cmocka_unit_test(texts),
+      cmocka_unit_test(real_rows),
+      cmocka_unit_test(many_marks),
   };
   return cmocka_run_group_tests(tests, open_all, close_all);
 }

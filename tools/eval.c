@@ -240,7 +240,9 @@ int command_eval(int argc, char **argv) {
        false, 0, 0},
       {"--chat", CLI_FLAG, &o.chat, NULL, "prompts are turns of a chat", false, 0, 0},
       {"--chat-template", CLI_TEXT, &o.chat_template, "NAME",
-       "chatml, moonlight, deepseek, granite, mistral, tulu (auto)", false, 0, 0},
+       "chatml, qwen1.5, qwen2, qwen2.5, qwen3, qwen3-thinking, moonlight, deepseek, granite, mistral, "
+       "tulu (auto)",
+       false, 0, 0},
       {"--choice", CLI_TEXT, &o.choice, "HOW",
        "choices by likelihood, letter (generated) or both (likelihood)", false, 0, 0},
       {"--options", CLI_TEXT, &o.options, "WHAT", "likelihood of the options' letters or texts (letters)",

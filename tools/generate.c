@@ -16,7 +16,7 @@ typedef struct generate_command {
   const char *model, *prompt, *tokens, *dtype, *backend, *prompt_template, *chat_template, *model_options;
   double temperature, top_p;
   int64_t top_k, seed, max_new_tokens, threads;
-  bool chat;
+  bool chat, no_thinking;
 } generate_command;
 
 /* A generation on its way to standard output. */
@@ -94,12 +94,14 @@ static void list_stops(generate_state *s, const kedge_hf_config *config) {
   if (s->tokenizer) add_stop(s, kedge_tokenizer_eos(s->tokenizer));
 }
 
-/* The token that ends an answer in a chat template: the last one of an empty answer's trained text. */
+/* The token that ends an answer in a chat template: the last one of an empty answer's text. */
 static kedge_status add_end_of_turn(generate_state *s, const kedge_chat_template *chat) {
+  const kedge_chat_turn talk[] = {{.role = "user", .content = ""},
+                                  {.role = "assistant", .content = "", .answer = true}};
   kedge_rendering turn = {0};
   int32_t *ids = NULL;
   size_t count = 0;
-  kedge_status status = kedge_chat_render(&turn, chat, false, "assistant", "", 0, true);
+  kedge_status status = kedge_chat_render(&turn, chat, talk, 2);
   for (size_t i = 0; status == KEDGE_OK && i < turn.part_count; i++) {
     if (!turn.parts[i].trained) continue;
     status = kedge_tokenizer_encode(s->tokenizer, turn.text + turn.parts[i].start, turn.parts[i].length,
@@ -115,11 +117,12 @@ static kedge_status add_end_of_turn(generate_state *s, const kedge_chat_template
 
 static kedge_status encode_chat(const generate_command *o, generate_state *s,
                                 const kedge_dataset_options *options) {
+  const kedge_chat_turn asked = {.role = "user", .content = o->prompt, .length = strlen(o->prompt)};
   const kedge_chat_template *chat;
   kedge_rendering turns = {0};
   KEDGE_TRY(kedge_chat_template_choose(o->chat_template, s->tokenizer, &chat));
-  kedge_status status = kedge_chat_render(&turns, chat, true, "user", o->prompt, strlen(o->prompt), false);
-  if (status == KEDGE_OK) status = kedge_chat_render_header(&turns, chat);
+  kedge_status status = kedge_chat_render(&turns, chat, &asked, 1);
+  if (status == KEDGE_OK) status = kedge_chat_render_header(&turns, chat, !o->no_thinking);
   if (status == KEDGE_OK) status = kedge_dataset_encode(options, &turns, &s->prompt, &s->prompt_count);
   if (status == KEDGE_OK) status = add_end_of_turn(s, chat);
   kedge_rendering_destroy(&turns);
@@ -147,6 +150,8 @@ static kedge_status check_options(const generate_command *o) {
     return kedge_fail(KEDGE_ERR_ARGUMENT, "--tokens are taken as they are: no template with them");
   if (o->chat && o->prompt_template)
     return kedge_fail(KEDGE_ERR_ARGUMENT, "--chat and --prompt-template exclude each other");
+  if (o->no_thinking && !o->chat)
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "--no-thinking is for answers in a chat: it needs --chat");
   return KEDGE_OK;
 }
 
@@ -220,8 +225,12 @@ int command_generate(int argc, char **argv) {
       {"--top-k", CLI_INT, &o.top_k, "N", "draw from the N most likely tokens (0: all)", false, 0, 1 << 30},
       {"--seed", CLI_INT, &o.seed, "N", "seed of the draws (0)", false, 0, 0x1p53},
       {"--chat", CLI_FLAG, &o.chat, NULL, "the prompt is a user's turn in a chat", false, 0, 0},
+      {"--no-thinking", CLI_FLAG, &o.no_thinking, NULL,
+       "answer with an empty think block, where the chat template has them", false, 0, 0},
       {"--chat-template", CLI_TEXT, &o.chat_template, "NAME",
-       "chatml, qwen1.5, qwen2, qwen2.5, moonlight, deepseek, granite, mistral, tulu (auto)", false, 0, 0},
+       "chatml, qwen1.5, qwen2, qwen2.5, qwen3, qwen3-thinking, moonlight, deepseek, granite, mistral, "
+       "tulu (auto)",
+       false, 0, 0},
       {"--prompt-template", CLI_TEXT, &o.prompt_template, "TEXT", "text with {prompt} in it", false, 0, 0},
       {"--dtype", CLI_TEXT, &o.dtype, "DTYPE", "f32 or bf16 storage (as the config says)", false, 0, 0},
       {"--model-options", CLI_TEXT, &o.model_options, "LIST", INPUT_MODEL_OPTIONS, false, 0, 0},

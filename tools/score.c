@@ -133,7 +133,9 @@ int command_score(int argc, char **argv) {
       {"--batch-size", CLI_INT, &o.batch_size, "N", "samples a forward pass (8)", false, 1, 1 << 16},
       {"--prompt-template", CLI_TEXT, &o.prompt_template, "TEXT", "text with {prompt} in it", false, 0, 0},
       {"--chat-template", CLI_TEXT, &o.chat_template, "NAME",
-       "chatml, qwen1.5, qwen2, qwen2.5, moonlight, deepseek, granite, mistral, tulu (auto)", false, 0, 0},
+       "chatml, qwen1.5, qwen2, qwen2.5, qwen3, qwen3-thinking, moonlight, deepseek, granite, mistral, "
+       "tulu (auto)",
+       false, 0, 0},
       {"--dtype", CLI_TEXT, &o.dtype, "DTYPE", "f32 or bf16 storage (as the config says)", false, 0, 0},
       {"--model-options", CLI_TEXT, &o.model_options, "LIST", INPUT_MODEL_OPTIONS, false, 0, 0},
       {"--backend", CLI_TEXT, &o.backend, "NAME", "where to compute (cpu)", false, 0, 0},

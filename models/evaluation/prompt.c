@@ -81,17 +81,25 @@ kedge_status kedge_prompts_text(const kedge_prompts *p, const kedge_item *item, 
  * ---------------------------------------------------------------------------------------------------------
  */
 
-static kedge_status render_turns(const kedge_prompts *p, const kedge_item *item, kedge_rendering *r) {
+/* The turns of an item, then the closed answer, or (NULL) the header of the one to come. */
+static kedge_status render_turns(const kedge_prompts *p, const kedge_item *item, const char *answer,
+                                 kedge_rendering *r) {
   const kedge_eval_template how = kedge_prompts_template(p, item);
   const char *instruction = templates[how].instruction;
   kedge__bytes question = {0};
-  kedge_status status = KEDGE_OK;
+  kedge_chat_turn turns[3];
+  size_t count = 0;
+  kedge_status status = add_question(item, how, &question);
   if (*instruction)
-    status = kedge_chat_render(r, p->chat, true, "system", instruction, strlen(instruction), false);
-  if (status == KEDGE_OK) status = add_question(item, how, &question);
-  if (status == KEDGE_OK)
-    status = kedge_chat_render(r, p->chat, !*instruction, "user", question.data ? question.data : "",
-                               question.length, false);
+    turns[count++] =
+        (kedge_chat_turn){.role = "system", .content = instruction, .length = strlen(instruction)};
+  turns[count++] = (kedge_chat_turn){
+      .role = "user", .content = question.data ? question.data : "", .length = question.length};
+  if (answer)
+    turns[count++] =
+        (kedge_chat_turn){.role = "assistant", .content = answer, .length = strlen(answer), .answer = true};
+  if (status == KEDGE_OK) status = kedge_chat_render(r, p->chat, turns, count);
+  if (status == KEDGE_OK && !answer) status = kedge_chat_render_header(r, p->chat, true);
   kedge__bytes_free(&question);
   return status;
 }
@@ -99,10 +107,8 @@ static kedge_status render_turns(const kedge_prompts *p, const kedge_item *item,
 static kedge_status render(const kedge_prompts *p, const kedge_item *item, const char *answer, bool closed,
                            kedge_rendering *r) {
   if (p->chat) {
-    KEDGE_TRY(render_turns(p, item, r));
-    if (answer && closed)
-      return kedge_chat_render(r, p->chat, false, "assistant", answer, strlen(answer), true);
-    KEDGE_TRY(kedge_chat_render_header(r, p->chat));
+    KEDGE_TRY(render_turns(p, item, closed ? answer : NULL, r));
+    if (answer && closed) return KEDGE_OK;
   } else {
     kedge__bytes text = {0};
     kedge_status status = add_plain(p, item, &text);
@@ -182,12 +188,14 @@ static void add_stop(kedge_prompts *p, int32_t id) {
   if (id >= 0 && !is_stop(p, id) && p->stop_count < KEDGE_MAX_STOPS) p->stops[p->stop_count++] = id;
 }
 
-/* The token that ends an answer in a chat: the last one of an empty answer's trained text. */
+/* The token that ends an answer in a chat: the last one of an empty answer's text. */
 static kedge_status add_end_of_turn(kedge_prompts *p) {
+  const kedge_chat_turn talk[] = {{.role = "user", .content = ""},
+                                  {.role = "assistant", .content = "", .answer = true}};
   kedge_rendering turn = {0};
   int32_t *ids = NULL;
   size_t count = 0;
-  kedge_status status = kedge_chat_render(&turn, p->chat, false, "assistant", "", 0, true);
+  kedge_status status = kedge_chat_render(&turn, p->chat, talk, 2);
   for (size_t i = 0; status == KEDGE_OK && i < turn.part_count; i++) {
     if (!turn.parts[i].trained) continue;
     status = kedge_tokenizer_encode(p->tokenizer, turn.text + turn.parts[i].start, turn.parts[i].length,

@@ -106,54 +106,83 @@ static const char *role_of(const char *speaker) {
   return speaker;
 }
 
-/* Renders a list of turns; assistant turns are answers if `answers`. `first`: the list opens the sample. */
-static kedge_status render_turns(const json_t *list, const char *field, bool first, bool answers,
-                                 kedge__render_context *context, kedge_rendering *rendering) {
-  if (!json_is_array(list) || !json_array_size(list))
-    return kedge_fail(KEDGE_ERR_FORMAT, "\"%s\": expected a list of turns, got %s", field,
-                      json_is_array(list) ? "an empty one" : type_name(list));
+/* Turns of a field; those of assistants are answers if `answers`. */
+typedef struct turn_list {
+  const json_t *list;
+  const char *field;
+  bool answers;
+} turn_list;
+
+static kedge_status read_turn(const json_t *turn, bool answers, kedge_chat_turn *out) {
+  if (!json_is_object(turn))
+    return kedge_fail(KEDGE_ERR_FORMAT, "expected an object, got %s", type_name(turn));
+  bool shared = !json_object_get(turn, "role") && json_object_get(turn, "from");
+  const json_t *reasoning = json_object_get(turn, "reasoning_content");
+  size_t role_length;
+  *out = (kedge_chat_turn){.answer = answers};
+  KEDGE_TRY(get_text(turn, shared ? "from" : "role", &out->role, &role_length));
+  KEDGE_TRY(get_text(turn, shared ? "value" : "content", &out->content, &out->length));
+  KEDGE_TRY(refuse(turn, "tool_calls"));
+  out->role = role_of(out->role);
+  if (!reasoning || json_is_null(reasoning)) return KEDGE_OK;
+  return get_text(turn, "reasoning_content", &out->reasoning, &out->reasoning_length);
+}
+
+static kedge_status read_turns(const turn_list *from, kedge__render_context *context) {
+  const size_t count = json_array_size(from->list);
+  if (!count)
+    return kedge_fail(KEDGE_ERR_FORMAT, "\"%s\": expected a list of turns, got %s", from->field,
+                      json_is_array(from->list) ? "an empty one" : type_name(from->list));
   KEDGE_TRY(need_chat(context));
-  for (size_t i = 0; i < json_array_size(list); i++) {
-    const json_t *turn = json_array_get(list, i);
-    if (!json_is_object(turn))
-      return kedge_fail(KEDGE_ERR_FORMAT, "\"%s\"[%zu]: expected an object, got %s", field, i,
-                        type_name(turn));
-    bool shared = !json_object_get(turn, "role") && json_object_get(turn, "from");
-    const char *role, *content;
-    size_t role_length, length;
-    kedge_status status = get_text(turn, shared ? "from" : "role", &role, &role_length);
-    if (status == KEDGE_OK) status = get_text(turn, shared ? "value" : "content", &content, &length);
-    if (status == KEDGE_OK) status = refuse(turn, "tool_calls");
-    if (status == KEDGE_OK)
-      status =
-          kedge_chat_render(rendering, context->chat, first && !i, role_of(role), content, length, answers);
-    if (status != KEDGE_OK) return kedge_fail_in(status, "\"%s\"[%zu]", field, i);
+  if (count > context->turn_capacity - context->turn_count) {
+    size_t capacity = (context->turn_count + count) * 2;
+    kedge_chat_turn *turns = kedge_realloc(context->turns, capacity, sizeof *turns);
+    if (!turns) return KEDGE_ERR_MEMORY;
+    context->turns = turns;
+    context->turn_capacity = capacity;
+  }
+  for (size_t i = 0; i < count; i++) {
+    kedge_status status =
+        read_turn(json_array_get(from->list, i), from->answers, &context->turns[context->turn_count++]);
+    if (status != KEDGE_OK) return kedge_fail_in(status, "\"%s\"[%zu]", from->field, i);
   }
   return KEDGE_OK;
 }
 
+/* Renders the turns of one or two fields, which are one conversation. */
+static kedge_status render_turns(const turn_list *lists, size_t count, kedge__render_context *context,
+                                 kedge_rendering *rendering) {
+  context->turn_count = 0;
+  for (size_t i = 0; i < count; i++) KEDGE_TRY(read_turns(&lists[i], context));
+  kedge_status status = kedge_chat_render(rendering, context->chat, context->turns, context->turn_count);
+  if (status == KEDGE_OK) return KEDGE_OK;
+  size_t at = rendering->turns, first = json_array_size(lists[0].list);
+  const turn_list *list = at < first ? lists : lists + 1;
+  return kedge_fail_in(status, "\"%s\"[%zu]", list->field, at < first ? at : at - first);
+}
+
 static kedge_status render_messages(const json_t *record, kedge__render_context *context,
                                     kedge_rendering *rendering) {
+  const turn_list list = {json_object_get(record, "messages"), "messages", true};
   KEDGE_TRY(refuse(record, "tools"));
-  return render_turns(json_object_get(record, "messages"), "messages", true, true, context, rendering);
+  return render_turns(&list, 1, context, rendering);
 }
 
 static kedge_status render_sharegpt(const json_t *record, kedge__render_context *context,
                                     kedge_rendering *rendering) {
+  const turn_list list = {json_object_get(record, "conversations"), "conversations", true};
   KEDGE_TRY(refuse(record, "tools"));
   KEDGE_TRY(refuse(record, "system"));
-  return render_turns(json_object_get(record, "conversations"), "conversations", true, true, context,
-                      rendering);
+  return render_turns(&list, 1, context, rendering);
 }
 
 static kedge_status render_prompt_completion(const json_t *record, kedge__render_context *context,
                                              kedge_rendering *rendering) {
-  const json_t *prompt = json_object_get(record, "prompt"),
-               *completion = json_object_get(record, "completion");
-  if (!json_is_array(prompt) && !json_is_array(completion))
+  const turn_list lists[] = {{json_object_get(record, "prompt"), "prompt", false},
+                             {json_object_get(record, "completion"), "completion", true}};
+  if (!json_is_array(lists[0].list) && !json_is_array(lists[1].list))
     return render_pair(record, "prompt", "completion", context, rendering);
-  KEDGE_TRY(render_turns(prompt, "prompt", true, false, context, rendering));
-  return render_turns(completion, "completion", false, true, context, rendering);
+  return render_turns(lists, 2, context, rendering);
 }
 
 static kedge_status render_query(const json_t *record, kedge__render_context *context,

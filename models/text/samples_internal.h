@@ -22,6 +22,8 @@ bool kedge__format_foreign(const kedge__format *format);
 typedef struct kedge__render_context {
   const kedge_dataset_options *options;
   const kedge_chat_template *chat; /* chosen when first needed */
+  kedge_chat_turn *turns;          /* of the record at hand; the owner of the context frees the memory */
+  size_t turn_count, turn_capacity;
 } kedge__render_context;
 
 /* Renders a record. ERR_FORMAT for missing fields and wrong types, without the place. */

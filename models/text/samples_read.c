@@ -144,6 +144,7 @@ static kedge_status reading_init(reading *r, const kedge_dataset_options *option
 static void reading_destroy(reading *r) {
   tokens_destroy(&r->tokens);
   kedge_rendering_destroy(&r->rendering);
+  kedge_free(r->render.turns);
   kedge_dataset_builder_free(r->builder);
 }
 

@@ -11,16 +11,19 @@
 struct kedge_chat_template {
   const char *name, *alias;
   const char *needs[3]; /* tokens that the tokenizer must have */
-  /* For "auto", where the tokens do not tell the template: a part of the tokenizer's Jinja template, and a
+  /* For "auto", where the tokens do not tell the template: parts of the tokenizer's Jinja template, and a
    * token that only tokenizers of other templates have (NULL: none). */
-  const char *mark, *lacks;
+  const char *marks[2], *lacks;
   const char *begin; /* opens every conversation; NULL: nothing */
   const char
       *default_system; /* content of the system turn where a conversation has none; NULL: no such turn */
   const char *system[2], *user[2];
   const char *header, *before, *end, *after;
-  const char *between;    /* after an assistant turn, if another turn follows; NULL: nothing */
-  bool system_opens_user; /* the text of a system turn stands at the start of the user turn after it */
+  const char *between; /* after an assistant turn, if another turn follows; NULL: nothing */
+  bool alternates; /* user and assistant in turn; a system turn stands at the start of the user turn after it
+                    */
+  bool thinks;     /* reasoning is told from content, and stands in a block before it */
+  const char *opens[2]; /* what generation adds to the header without and with thinking; NULL: nothing */
 };
 
 #define DEEPSEEK_BOS                                                                                         \
@@ -34,17 +37,32 @@ struct kedge_chat_template {
   .needs = {"<|im_start|>", "<|im_end|>"}, .system = {"<|im_start|>system\n", "<|im_end|>\n"},               \
   .user = {"<|im_start|>user\n", "<|im_end|>\n"}, .header = "<|im_start|>assistant\n", .before = "",         \
   .end = "<|im_end|>", .after = "\n"
-#define DEFAULT_SYSTEM(text) .default_system = (text), .mark = text "<|im_end|>"
+#define DEFAULT_SYSTEM(text) .default_system = (text), .marks = {text "<|im_end|>"}
 
-/* Qwen's ChatML as of Qwen 2.5, 2 and 1.5, which open with a system turn of their own, and as of Qwen 3,
- * which does not, without its optional think blocks; Moonlight's; DeepSeek-V2's; Granite 3.0's; that of
- * Mixtral and the first Mistral models; that of Tulu 2 and OLMoE. */
+#define THINK      "<think>"
+#define THOUGHT    "</think>"
+#define NO_THOUGHT THINK "\n\n" THOUGHT "\n\n"
+
+/* Qwen's ChatML as of Qwen 2.5, 2 and 1.5, which open with a system turn of their own; as of Qwen 3, with
+ * think blocks, and of its models that always think, whose generation begins inside the block; plain, as of
+ * Qwen 3's models that never do; Moonlight's; DeepSeek-V2's; Granite 3.0's; that of Mixtral and the first
+ * Mistral models; that of Tulu 2 and OLMoE. */
 static const kedge_chat_template templates[] = {
     {.name = "qwen2.5",
      CHATML,
      DEFAULT_SYSTEM("You are Qwen, created by Alibaba Cloud. You are a helpful assistant.")},
     {.name = "qwen2", CHATML, DEFAULT_SYSTEM("You are a helpful assistant.")},
     {.name = "qwen1.5", CHATML, DEFAULT_SYSTEM("You are a helpful assistant")},
+    {.name = "qwen3-thinking",
+     CHATML,
+     .marks = {"last_query_index", "<|im_start|>assistant\\n" THINK "\\n'"},
+     .thinks = true,
+     .opens = {THINK "\n", THINK "\n"}},
+    {.name = "qwen3",
+     CHATML,
+     .marks = {"last_query_index", "reasoning_content"},
+     .thinks = true,
+     .opens = {NO_THOUGHT, NULL}},
     {.name = "chatml", .alias = "qwen", CHATML},
     {.name = "moonlight",
      .needs = {"<|im_assistant|>", "<|im_middle|>", "<|im_end|>"},
@@ -75,7 +93,7 @@ static const kedge_chat_template templates[] = {
     {.name = "mistral",
      .alias = "mixtral",
      .needs = {"<s>", "</s>"},
-     .mark = " [INST] ",
+     .marks = {" [INST] "},
      .lacks = "[INST]",
      .begin = "<s>",
      .system = {" [INST] ", "\n\n"},
@@ -84,11 +102,11 @@ static const kedge_chat_template templates[] = {
      .before = " ",
      .end = "</s>",
      .after = "",
-     .system_opens_user = true},
+     .alternates = true},
     {.name = "tulu",
      .alias = "olmoe",
      .needs = {"<|endoftext|>"},
-     .mark = "<|user|>",
+     .marks = {"<|user|>"},
      .lacks = "<|user|>",
      .begin = "<|endoftext|>",
      .system = {"<|system|>\n", "\n"},
@@ -104,9 +122,8 @@ enum { TEMPLATES = sizeof templates / sizeof *templates };
 static const char slot[] = "{prompt}";
 
 void kedge_rendering_reset(kedge_rendering *rendering) {
-  rendering->length = rendering->part_count = 0;
-  rendering->eos = rendering->opened = false;
-  rendering->owed = NULL;
+  rendering->length = rendering->part_count = rendering->turns = 0;
+  rendering->eos = false;
 }
 
 void kedge_rendering_destroy(kedge_rendering *rendering) {
@@ -185,8 +202,9 @@ static bool is_named(const kedge_chat_template *chat, const char *name) {
 static bool fits(const kedge_chat_template *chat, const kedge_tokenizer *tokenizer) {
   const char *jinja = kedge_tokenizer_chat_template(tokenizer);
   if (!has_tokens(chat, tokenizer)) return false;
-  return !chat->mark || (jinja && strstr(jinja, chat->mark) &&
-                         (!chat->lacks || kedge_tokenizer_id(tokenizer, chat->lacks) < 0));
+  for (int i = 0; i < 2 && chat->marks[i]; i++)
+    if (!jinja || !strstr(jinja, chat->marks[i])) return false;
+  return !chat->lacks || kedge_tokenizer_id(tokenizer, chat->lacks) < 0;
 }
 
 kedge_status kedge_chat_template_check(const char *name) {
@@ -194,8 +212,8 @@ kedge_status kedge_chat_template_check(const char *name) {
   for (int i = 0; i < TEMPLATES; i++) known |= name && is_named(&templates[i], name);
   if (known) return KEDGE_OK;
   return kedge_fail(KEDGE_ERR_ARGUMENT,
-                    "chat template \"%.40s\": expected auto, chatml, qwen1.5, qwen2, qwen2.5, moonlight, "
-                    "deepseek, granite, mistral or tulu",
+                    "chat template \"%.40s\": expected auto, chatml, qwen1.5, qwen2, qwen2.5, qwen3, "
+                    "qwen3-thinking, moonlight, deepseek, granite, mistral or tulu",
                     name);
 }
 
@@ -218,62 +236,148 @@ const char *kedge_chat_template_name(const kedge_chat_template *chat) {
   return chat->name;
 }
 
+/* ---- Reasoning
+ * ---------------------------------------------------------------------------------------------------- */
+
+typedef struct slice {
+  const char *text;
+  size_t length;
+} slice;
+
+static slice skip_newlines(slice s) {
+  while (s.length && *s.text == '\n') s.text++, s.length--;
+  return s;
+}
+
+static slice drop_newlines(slice s) {
+  while (s.length && s.text[s.length - 1] == '\n') s.length--;
+  return s;
+}
+
+/* What follows the last `mark` in s, all of s if there is none. */
+static slice behind_last(slice s, const char *mark) {
+  const size_t length = strlen(mark);
+  for (const char *at; (at = memmem(s.text, s.length, mark, length));) {
+    s.length -= (size_t)(at - s.text) + length;
+    s.text = at + length;
+  }
+  return s;
+}
+
+/* Takes the reasoning, which may lack its opening mark, out of a content that has the closing one. */
+static slice take_thought(slice *content) {
+  const char *end = memmem(content->text, content->length, THOUGHT, strlen(THOUGHT));
+  if (!end) return (slice){"", 0};
+  const slice before = {content->text, (size_t)(end - content->text)};
+  *content = skip_newlines(behind_last(*content, THOUGHT));
+  return skip_newlines(behind_last(before, THINK));
+}
+
+/* A user's turn that is a tool's answer goes on with the question before it. */
+static bool is_query(const kedge_chat_turn *turn) {
+  static const char open[] = "<tool_response>", close[] = "</tool_response>";
+  const size_t o = sizeof open - 1, c = sizeof close - 1;
+  if (strcmp(turn->role, "user")) return false;
+  return turn->length < o + c || memcmp(turn->content, open, o) ||
+         memcmp(turn->content + turn->length - c, close, c);
+}
+
+/* Turns up to and with the last query; all of them where there is none. */
+static size_t count_past(const kedge_chat_turn *turns, size_t count) {
+  for (size_t i = count; i > 0; i--)
+    if (is_query(&turns[i - 1])) return i;
+  return count;
+}
+
+/* ---- Turns
+ * -------------------------------------------------------------------------------------------------------- */
+
 static kedge_status question(kedge_rendering *r, const char *text) {
   return kedge_rendering_add(r, text, strlen(text), KEDGE_SPAN_Q, false);
 }
 
-static kedge_status plain_turn(kedge_rendering *r, const char *const around[2], const char *content,
-                               size_t length) {
-  KEDGE_TRY(question(r, around[0]));
+static kedge_status plain_turn(kedge_rendering *r, const char *before, const char *content, size_t length,
+                               const char *after) {
+  KEDGE_TRY(question(r, before));
   KEDGE_TRY(kedge_rendering_add(r, content, length, KEDGE_SPAN_Q, false));
-  return question(r, around[1]);
+  return question(r, after);
 }
 
-/* What stands before any turn, a header alone included. */
-static kedge_status begin_turn(kedge_rendering *r, const kedge_chat_template *chat, const char *role) {
-  if (r->opened && strcmp(role, "user"))
+/* `past`: a later query has made the reasoning superfluous. */
+static kedge_status render_answer(kedge_rendering *r, const kedge_chat_template *chat,
+                                  const kedge_chat_turn *turn, bool past, bool last) {
+  slice content = {turn->content, turn->length}, thought = {turn->reasoning, turn->reasoning_length};
+  bool block = false;
+  if (chat->thinks) {
+    if (!turn->reasoning) thought = take_thought(&content);
+    block = !past && (last || thought.length);
+  }
+  if (block) content = skip_newlines(content);
+  thought = block ? drop_newlines(skip_newlines(thought)) : (slice){"", 0};
+  const slice parts[] = {{chat->before, strlen(chat->before)},
+                         {THINK "\n", block ? strlen(THINK "\n") : 0},
+                         thought,
+                         {"\n" THOUGHT "\n\n", block ? strlen("\n" THOUGHT "\n\n") : 0},
+                         content,
+                         {chat->end, strlen(chat->end)}};
+  KEDGE_TRY(question(r, chat->header));
+  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+    KEDGE_TRY(kedge_rendering_add(r, parts[i].text, parts[i].length,
+                                  turn->answer ? KEDGE_SPAN_A : KEDGE_SPAN_Q, turn->answer));
+  if (chat->after[0]) KEDGE_TRY(question(r, chat->after));
+  return !last && chat->between ? question(r, chat->between) : KEDGE_OK;
+}
+
+/* ERR_FORMAT unless turn `i` may stand where it does. */
+static kedge_status check_turn(const kedge_chat_template *chat, const kedge_chat_turn *turns, size_t count,
+                               size_t i) {
+  const char *role = turns[i].role;
+  const bool system = !strcmp(role, "system");
+  if (!system && strcmp(role, "user") && strcmp(role, "assistant"))
     return kedge_fail(KEDGE_ERR_FORMAT,
-                      "role \"%s\" after a system turn: in the built-in template %s a user turn must follow",
-                      role, chat->name);
-  if (r->owed) KEDGE_TRY(question(r, r->owed));
-  r->owed = NULL;
+                      "role \"%.40s\": the built-in template %s knows system, user and assistant", role,
+                      chat->name);
+  if (!chat->alternates) return KEDGE_OK;
+  if (system && !i) {
+    if (count > 1) return KEDGE_OK;
+    return kedge_fail(KEDGE_ERR_FORMAT,
+                      "role \"system\" alone: in the built-in template %s a user turn must follow",
+                      chat->name);
+  }
+  const char *due = (i - !strcmp(turns[0].role, "system")) % 2 ? "assistant" : "user";
+  if (!strcmp(role, due)) return KEDGE_OK;
+  return kedge_fail(KEDGE_ERR_FORMAT,
+                    "role \"%s\", expected \"%s\": in the built-in template %s user and assistant turns "
+                    "alternate, after at most one system turn",
+                    role, due, chat->name);
+}
+
+kedge_status kedge_chat_render(kedge_rendering *r, const kedge_chat_template *chat,
+                               const kedge_chat_turn *turns, size_t count) {
+  r->turns = 0;
+  if (!count) return kedge_fail(KEDGE_ERR_ARGUMENT, "a conversation without turns");
+  const size_t past = chat->thinks ? count_past(turns, count) : 0;
+  if (chat->begin) KEDGE_TRY(question(r, chat->begin));
+  if (chat->default_system && strcmp(turns[0].role, "system"))
+    KEDGE_TRY(
+        plain_turn(r, chat->system[0], chat->default_system, strlen(chat->default_system), chat->system[1]));
+  for (size_t i = 0; i < count; i++) {
+    const kedge_chat_turn *turn = &turns[i];
+    r->turns = i;
+    KEDGE_TRY(check_turn(chat, turns, count, i));
+    if (!strcmp(turn->role, "assistant")) {
+      KEDGE_TRY(render_answer(r, chat, turn, i < past, i + 1 == count));
+      continue;
+    }
+    const char *const *around = !strcmp(turn->role, "system") ? chat->system : chat->user;
+    const bool opened = chat->alternates && i && !strcmp(turns[i - 1].role, "system");
+    KEDGE_TRY(plain_turn(r, opened ? "" : around[0], turn->content, turn->length, around[1]));
+  }
+  r->turns = count;
   return KEDGE_OK;
 }
 
-kedge_status kedge_chat_render_header(kedge_rendering *r, const kedge_chat_template *chat) {
-  KEDGE_TRY(begin_turn(r, chat, "assistant"));
-  return question(r, chat->header);
-}
-
-static kedge_status render_answer(kedge_rendering *r, const kedge_chat_template *chat, const char *content,
-                                  size_t length, bool answer) {
-  int8_t span = answer ? KEDGE_SPAN_A : KEDGE_SPAN_Q;
+kedge_status kedge_chat_render_header(kedge_rendering *r, const kedge_chat_template *chat, bool thinking) {
   KEDGE_TRY(question(r, chat->header));
-  KEDGE_TRY(kedge_rendering_add(r, chat->before, strlen(chat->before), span, answer));
-  KEDGE_TRY(kedge_rendering_add(r, content, length, span, answer));
-  KEDGE_TRY(kedge_rendering_add(r, chat->end, strlen(chat->end), span, answer));
-  r->owed = chat->between;
-  return chat->after[0] ? question(r, chat->after) : KEDGE_OK;
-}
-
-kedge_status kedge_chat_render(kedge_rendering *r, const kedge_chat_template *chat, bool first,
-                               const char *role, const char *content, size_t length, bool answer) {
-  bool system = !strcmp(role, "system");
-  KEDGE_TRY(begin_turn(r, chat, role));
-  if (first && chat->begin) KEDGE_TRY(question(r, chat->begin));
-  if (first && !system && chat->default_system)
-    KEDGE_TRY(plain_turn(r, chat->system, chat->default_system, strlen(chat->default_system)));
-  if (system) {
-    r->opened = chat->system_opens_user;
-    return plain_turn(r, chat->system, content, length);
-  }
-  if (!strcmp(role, "user")) {
-    const char *const around[] = {r->opened ? "" : chat->user[0], chat->user[1]};
-    r->opened = false;
-    return plain_turn(r, around, content, length);
-  }
-  if (!strcmp(role, "assistant")) return render_answer(r, chat, content, length, answer);
-  return kedge_fail(KEDGE_ERR_FORMAT,
-                    "role \"%s\": the built-in template %s knows system, user and assistant", role,
-                    chat->name);
+  return chat->opens[thinking] ? question(r, chat->opens[thinking]) : KEDGE_OK;
 }

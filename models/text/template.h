@@ -25,9 +25,8 @@ typedef struct kedge_rendering {
   size_t length, capacity;
   kedge_text_part *parts;
   size_t part_count, part_capacity;
-  bool eos; /* the end-of-sequence token follows the last part, unless that part ends with it already */
-  const char *owed; /* text of the chat template that comes before the next turn, if there is one; borrowed */
-  bool opened;      /* a system turn has opened the user turn that must follow */
+  bool eos;     /* the end-of-sequence token follows the last part, unless that part ends with it already */
+  size_t turns; /* turns of a conversation that were rendered: after an error the index of the one at fault */
 } kedge_rendering;
 
 void kedge_rendering_reset(kedge_rendering *rendering);
@@ -48,21 +47,35 @@ typedef struct kedge_chat_template kedge_chat_template;
 
 /* ERR_ARGUMENT unless `name` is NULL, "auto" or a built-in chat template. */
 kedge_status kedge_chat_template_check(const char *name);
-/* The built-in chat template of that name (chatml or qwen, qwen1.5, qwen2, qwen2.5, moonlight, deepseek,
- * granite, mistral or mixtral, tulu or olmoe); NULL or "auto": the one whose control tokens the tokenizer
- * has, or, where turns are marked by ordinary text, whose marks its Jinja template has. Errors: ERR_ARGUMENT
- * for an unknown name, ERR_UNSUPPORTED where the tokenizer lacks the tokens. */
+/* The built-in chat template of that name (chatml or qwen, qwen1.5, qwen2, qwen2.5, qwen3, qwen3-thinking,
+ * moonlight, deepseek, granite, mistral or mixtral, tulu or olmoe); NULL or "auto": the one whose control
+ * tokens the tokenizer has, or, where these do not tell, whose marks its Jinja template has. Errors:
+ * ERR_ARGUMENT for an unknown name, ERR_UNSUPPORTED where the tokenizer lacks the tokens. */
 kedge_status kedge_chat_template_choose(const char *name, const kedge_tokenizer *tokenizer,
                                         const kedge_chat_template **chosen);
 const char *kedge_chat_template_name(const kedge_chat_template *chat);
 
-/* Appends one turn. `first` adds the template's default system turn where `role` is another one. An
- * assistant's content and end-of-turn token are answer, and trained, if `answer` is set; everything else is
- * question. ERR_FORMAT for a role other than system, user and assistant, and for a system turn that is not
- * followed by the user turn that it must be part of (mistral). */
-kedge_status kedge_chat_render(kedge_rendering *rendering, const kedge_chat_template *chat, bool first,
-                               const char *role, const char *content, size_t length, bool answer);
-/* Appends the header of an assistant turn, for generation. */
-kedge_status kedge_chat_render_header(kedge_rendering *rendering, const kedge_chat_template *chat);
+/* One turn of a conversation. The text is borrowed. */
+typedef struct kedge_chat_turn {
+  const char *role, *content;
+  size_t length; /* bytes of content */
+  const char
+      *reasoning; /* an assistant's, beside the content; NULL: any stands in it as <think>...</think> */
+  size_t reasoning_length;
+  bool answer; /* an assistant's turn is answer, and trained; else question */
+} kedge_chat_turn;
+
+/* Appends a whole conversation of at least one turn, with the template's default system turn where it opens
+ * with another one. Of an assistant's turn all that follows its header is the answer: the think block where
+ * the template writes one (qwen3), content and end-of-turn token. Templates without think blocks leave
+ * `reasoning` out and the content as it is. ERR_FORMAT for a role other than system, user and assistant; and
+ * (mistral) for user and assistant turns that do not alternate and a system turn without the user turn that
+ * it is part of: rendering->turns is then the index of the turn. ERR_ARGUMENT for no turn at all. */
+kedge_status kedge_chat_render(kedge_rendering *rendering, const kedge_chat_template *chat,
+                               const kedge_chat_turn *turns, size_t count);
+/* Appends the header of an assistant turn, for generation; where the template has think blocks, with what
+ * opens an answer with reasoning or (thinking false) without. */
+kedge_status kedge_chat_render_header(kedge_rendering *rendering, const kedge_chat_template *chat,
+                                      bool thinking);
 
 #endif

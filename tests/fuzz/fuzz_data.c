@@ -15,8 +15,8 @@ static const char tokenizer_json[] =
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static kedge_tokenizer *tokenizer;
-  static const char *const templates[] = {NULL,   "auto",     "chatml",  "mistral",
-                                          "tulu", "deepseek", "granite", "x"};
+  static const char *const templates[] = {NULL,   "auto",     "chatml", "mistral",
+                                          "tulu", "deepseek", "qwen3",  "x"};
   if (!tokenizer)
     FUZZ_CHECK(kedge_tokenizer_open(fuzz_file(tokenizer_json, sizeof tokenizer_json - 1), NULL, &tokenizer) ==
                KEDGE_OK);

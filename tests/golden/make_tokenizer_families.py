@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes tests/golden/tokenizer/families/: one small tokenizer a pipeline of the model families, and what the Python libraries
-`tokenizers`, `tiktoken` and `transformers` make of texts, of code points and of conversations with it.
+`tokenizers` and `tiktoken` make of texts and of code points with it. Conversations with them: make_chats.py.
 
 usage: make_tokenizer_families.py SHARED_FOLDER
 
@@ -8,7 +8,6 @@ usage: make_tokenizer_families.py SHARED_FOLDER
 real.tsv            a row for each row of real text (those of make_tokenizer.py), a column a family: 32 bits of the hash of the ids
 texts.jsonl         texts of our own with their ids, a column a family
 codes.tsv           a block of 4,096 code points a row: hash over the ids of every code point alone and then between two letters
-chats.json          conversations with their text by each family's Jinja template, and the stretches that are answers
 A hash is FNV-1a over the ids as little-endian int32, 64 bits; real.tsv keeps the upper 32. Deterministic.
 """
 import base64
@@ -18,7 +17,6 @@ import sys
 
 import tiktoken
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers.utils.chat_template_utils import render_jinja_template
 
 here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tokenizer", "families")
 
@@ -251,6 +249,10 @@ def olmoe():
     return lambda text: t.encode(text).ids
 
 
+def make_encoders():
+    return {f.__name__: f() for f in (deepseek, kimi, llama, granite, olmoe)}
+
+
 # ---- Texts -------------------------------------------------------------------------------------------------------------------
 
 SOURCES = [  # as in make_tokenizer.py
@@ -282,56 +284,6 @@ def long_text():
     return "a" * 60000 + " " * 30000 + "漢" * 26000 + "\n" + "tide " * 60000 + "x" * 10
 
 
-# ---- Chat templates ----------------------------------------------------------------------------------------------------------
-# The published forms of conversations, written down from their descriptions. {% generation %} marks answers.
-
-ANSWER = "{% generation %}"
-JINJA = {
-    "chatml": ("{% for m in messages %}{% if m.role == 'assistant' %}{{ '<|im_start|>assistant\n' }}" + ANSWER + "{{ m.content }}{{ '<|im_end|>' }}"
-               "{% endgeneration %}{{ '\n' }}{% else %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endif %}{% endfor %}"
-               "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"),
-    "moonlight": ("{% if messages[0].role != 'system' %}<|im_system|>system<|im_middle|>You are a helpful assistant<|im_end|>{% endif %}"
-                  "{% for m in messages %}{{ '<|im_' + m.role + '|>' + m.role + '<|im_middle|>' }}{% if m.role == 'assistant' %}" + ANSWER
-                  + "{{ m.content }}<|im_end|>{% endgeneration %}{% else %}{{ m.content }}<|im_end|>{% endif %}{% endfor %}"
-                  "{% if add_generation_prompt %}<|im_assistant|>assistant<|im_middle|>{% endif %}"),
-    "deepseek": ("{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}{{ 'User: ' + m.content + '\n\n' }}{% elif m.role == 'assistant' %}"
-                 "{{ 'Assistant:' }}" + ANSWER + "{{ ' ' + m.content }}{{ eos_token }}{% endgeneration %}{% else %}{{ m.content + '\n\n' }}{% endif %}"
-                 "{% endfor %}{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"),
-    "mistral": ("{{ bos_token }}{% set ns = namespace(system='') %}{% for m in messages %}{% if m.role == 'system' %}{% set ns.system = m.content + '\n\n' %}"
-                "{% elif m.role == 'user' %}{{ ' [INST] ' + ns.system + m.content + ' [/INST]' }}{% set ns.system = '' %}{% else %}" + ANSWER
-                + "{{ ' ' + m.content }}{{ eos_token }}{% endgeneration %}{% endif %}{% endfor %}"),
-    "granite": ("{% for m in messages %}{{ '<|start_of_role|>' + m.role + '<|end_of_role|>' }}{% if m.role == 'assistant' %}" + ANSWER
-                + "{{ m.content }}<|end_of_text|>{% endgeneration %}{% else %}{{ m.content }}<|end_of_text|>{% endif %}{{ '\n' }}{% endfor %}"
-                "{% if add_generation_prompt %}<|start_of_role|>assistant<|end_of_role|>{% endif %}"),
-    "tulu": ("{{ bos_token }}{% for m in messages %}{{ '<|' + m.role + '|>\n' }}{% if m.role == 'assistant' %}" + ANSWER
-             + "{{ m.content }}{{ eos_token }}{% endgeneration %}{% if not loop.last %}{{ '\n' }}{% endif %}{% else %}{{ m.content + '\n' }}{% endif %}"
-             "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"),
-}
-# Template: the family whose tokenizer it goes with, BOS and EOS as the template's text has them.
-CHATS = {"moonlight": ("kimi", "", ""), "deepseek": ("deepseek", BOS, EOS), "mistral": ("llama", "<s>", "</s>"),
-         "granite": ("granite", "", ""), "tulu": ("olmoe", "<|endoftext|>", "<|endoftext|>"), "chatml": ("", "", "")}
-TALKS = [[("user", "How deep is the bay?")], [("user", "How deep?"), ("assistant", "12 metres.")],
-         [("system", "Answer in one word."), ("user", "Deep?"), ("assistant", "Yes")],
-         [("user", " one "), ("assistant", " 1\n"), ("user", "two\n\n"), ("assistant", "")],
-         [("system", ""), ("user", "漢字 é 😀"), ("assistant", "a"), ("user", "b"), ("assistant", "c  d")]]
-
-
-def chats(encoders):
-    out = []
-    for name, (family, bos, eos) in CHATS.items():
-        for talk in TALKS:
-            messages = [{"role": role, "content": content} for role, content in talk]
-            open_end = talk[-1][0] == "user"
-            texts, spans = render_jinja_template([messages], chat_template=JINJA[name], return_assistant_tokens_mask=True,
-                                                 add_generation_prompt=open_end, bos_token=bos, eos_token=eos)
-            row = {"template": name, "family": family, "turns": talk, "text": texts[0], "answers": spans[0]}
-            if family:  # BOS stands once, whether the template or the tokenizer writes it.
-                ids = encoders[family](texts[0])
-                row["ids"] = ids[1:] if len(ids) > 1 and ids[0] == ids[1] else ids
-            out.append(row)
-    return out
-
-
 def code_blocks(encoders):
     skip = {c for first, last, _ in EXCLUDED for c in range(first, last + 1)} | set(range(0xD800, 0xE000))
     yield "block\t" + "\t".join(encoders)
@@ -343,13 +295,12 @@ def code_blocks(encoders):
 
 
 if __name__ == "__main__":
-    encoders = {f.__name__: f() for f in (deepseek, kimi, llama, granite, olmoe)}
+    encoders = make_encoders()
     rows = ["\t".join(encoders)] + ["\t".join(fnv(encode(text))[:8] for encode in encoders.values()) for text in real_rows(sys.argv[1])]
     write("real.tsv", "\n".join(rows) + "\n")
     texts = [{"text": text, **{name: encode(text) for name, encode in encoders.items()}} for text in TEXTS]
     texts.append({"text": None, **{name: fnv(encode(long_text())) for name, encode in encoders.items()}})
     write("texts.jsonl", "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in texts))
     write("excluded.tsv", "first\tlast\treason\n" + "".join("%X\t%X\t%s\n" % row for row in EXCLUDED))
-    write("chats.json", "[\n" + ",\n".join(json.dumps(row, separators=(",", ":")) for row in chats(encoders)) + "\n]\n")
     write("codes.tsv", "\n".join(code_blocks(encoders)) + "\n")
     print(len(rows) - 1, "real rows,", len(texts), "texts")
