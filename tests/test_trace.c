@@ -37,12 +37,14 @@ typedef struct world {
   kedge_dataset *dataset; /* the golden file's sequences as samples, their first token the question */
 } world;
 
-static void open_world(world *w, const char *backend) {
+static void open_model(world *w, const char *backend, const char *name) {
   uint64_t tokens, bounds;
   kedge_dataset_builder *b;
   ok(kedge_device_open(backend, NULL, &w->device));
-  ok(kedge_model_load(w->device, test_golden("qwen3_moe_mixed"), KEDGE_F32, &w->model));
-  ok(kedge_st_open(test_golden("qwen3_moe_mixed/golden.safetensors"), &w->golden));
+  char path[80];
+  snprintf(path, sizeof path, "%s/golden.safetensors", name);
+  ok(kedge_model_load(w->device, test_golden(name), KEDGE_F32, &w->model));
+  ok(kedge_st_open(test_golden(path), &w->golden));
   int32_t *ids = kedge_test_ints(w->golden, "input_ids", &tokens);
   int32_t *cu = kedge_test_ints(w->golden, "cu_seqlens", &bounds);
   ok(kedge_dataset_builder_new(0, &b));
@@ -96,7 +98,7 @@ static void check_golden(const world *w, const kedge_trace *t) {
 static void collect_on(const char *backend) {
   world w;
   kedge_trace t, cut;
-  open_world(&w, backend);
+  open_model(&w, backend, "qwen3_moe_mixed");
   ok(kedge_trace_collect(w.model, w.dataset,
                          &(kedge_trace_options){.with_weights = true, .with_logits = true}, &t));
   ok(kedge_trace_check(&t, "collected"));
@@ -132,7 +134,7 @@ static void test_ties(void **state) {
   (void)state;
   world w;
   kedge_trace t;
-  open_world(&w, "ref");
+  open_model(&w, "ref", "qwen3_moe_mixed");
   const uint32_t E = w.model->config.num_experts, K = w.model->config.num_experts_per_tok;
   const uint32_t D = w.model->config.hidden_size, last = E / (K + 1) * (K + 1);
   uint32_t item =
@@ -174,6 +176,51 @@ static void test_ties(void **state) {
   close_world(&w);
 }
 
+/* All router rows of a layer alike, and its selection bias as given. */
+static void level(world *w, uint32_t layer, const float *bias) {
+  const uint32_t E = w->model->config.num_experts, D = w->model->config.hidden_size;
+  const uint32_t router = kedge_params_find(&w->model->params, KEDGE_ROLE_ROUTER, layer);
+  const uint32_t correction = kedge_params_find(&w->model->params, KEDGE_ROLE_ROUTER_CORRECTION, layer);
+  float *row = malloc(D * sizeof *row);
+  ok(kedge_buffer_read(w->model->weights[router], 0, row, D * sizeof *row));
+  for (uint32_t e = 1; e < E; e++)
+    ok(kedge_buffer_write(w->model->weights[router], (uint64_t)e * D * sizeof *row, row, D * sizeof *row));
+  ok(kedge_buffer_write(w->model->weights[correction], 0, bias, E * sizeof *bias));
+  free(row);
+}
+
+/* Sigmoid scores with a selection bias, in groups: what is ranked is compared, not the logits, and experts of
+ * groups that are left out tie with none. */
+static void test_ties_of_scores(void **state) {
+  (void)state;
+  world w;
+  kedge_trace t;
+  float bias[64];
+  open_model(&w, "cpu", "deepseek_v3_group");
+  const kedge_family_options *o = &w.model->params.options;
+  const uint32_t E = w.model->config.num_experts, K = w.model->config.num_experts_per_tok;
+  const uint32_t layer = kedge_params_moe_layer(&w.model->params, 0), open = E / o->groups * o->topk_groups;
+  assert_true(E <= 64 && o->groups > 1 && o->topk_groups < o->groups && open > K);
+  for (uint32_t e = 0; e < E; e++) bias[e] = (float)e / 64;
+  level(&w, layer, bias);
+  ok(kedge_trace_collect(w.model, w.dataset, NULL, &t));
+  for (uint32_t i = 0; i < t.tokens; i++) assert_false(t.ties[(size_t)i * t.layers]);
+  kedge_trace_destroy(&t);
+  memset(bias, 0, sizeof bias);
+  level(&w, layer, bias);
+  ok(kedge_trace_collect(w.model, w.dataset, NULL, &t));
+  ok(kedge_trace_check(&t, "ties of scores"));
+  for (uint32_t i = 0; i < t.tokens; i++) {
+    const size_t row = (size_t)i * t.layers;
+    assert_true(t.ties[row]);
+    for (uint32_t k = 0; k < K; k++) assert_int_equal(t.ids[row * K + k], k);
+    for (uint32_t e = 0; e < E; e++)
+      assert_int_equal(t.tied[row * ((E + 7) / 8) + e / 8] >> e % 8 & 1, e < open);
+  }
+  kedge_trace_destroy(&t);
+  close_world(&w);
+}
+
 static bool stop(void *context, uint64_t tokens, uint64_t total) {
   (void)context;
   return tokens >= total;
@@ -183,7 +230,7 @@ static void test_refusals(void **state) {
   (void)state;
   world w;
   kedge_trace t;
-  open_world(&w, "cpu");
+  open_model(&w, "cpu", "qwen3_moe_mixed");
   fails(
       kedge_trace_collect(w.model, w.dataset, &(kedge_trace_options){.batch_size = 1, .progress = stop}, &t),
       KEDGE_ERR_INTERRUPTED, "stopped after");
@@ -299,8 +346,9 @@ static void test_bad_headers(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_collect), cmocka_unit_test(test_ties),         cmocka_unit_test(test_refusals),
-      cmocka_unit_test(test_file),    cmocka_unit_test(test_bad_contents), cmocka_unit_test(test_bad_headers),
+      cmocka_unit_test(test_collect),     cmocka_unit_test(test_ties), cmocka_unit_test(test_ties_of_scores),
+      cmocka_unit_test(test_refusals),    cmocka_unit_test(test_file), cmocka_unit_test(test_bad_contents),
+      cmocka_unit_test(test_bad_headers),
   };
   return cmocka_run_group_tests_name("trace", tests, NULL, NULL);
 }

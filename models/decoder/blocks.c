@@ -179,6 +179,8 @@ static void tap(kedge_build *b, uint32_t index, const kedge_router_values *v) {
     kedge_output(b->g, d->counts_GE[index] = v->counts_GE, "router.counts");
   if (!b->spec->taps) return;
   kedge_output(b->g, d->router_TE[index] = v->logits_TE, "router.logits");
+  d->scores_TE[index] = v->scores_TE;
+  if (v->scores_TE != v->logits_TE) kedge_output(b->g, v->scores_TE, "router.scores");
   kedge_output(b->g, d->ids_TK[index] = v->ids_TK, "router.ids");
   kedge_output(b->g, d->gates_TK[index] = v->weights_TK, "router.gates");
 }

@@ -137,11 +137,12 @@ static bool allocate(kedge_decoder *d, const kedge_model *m, const kedge_decoder
   d->counts_GE = kedge_alloc(layers, sizeof *d->counts_GE);
   d->params = kedge_alloc(m->params.count, sizeof *d->params);
   d->router_TE = kedge_alloc(layers, sizeof *d->router_TE);
+  d->scores_TE = kedge_alloc(layers, sizeof *d->scores_TE);
   d->ids_TK = kedge_alloc(layers, sizeof *d->ids_TK);
   d->gates_TK = kedge_alloc(layers, sizeof *d->gates_TK);
   d->bad_1 = kedge_alloc(layers, sizeof *d->bad_1);
   return d->graph && d->feeds && d->terms_1 && d->offsets_E1 && d->counts_GE && d->params && d->router_TE &&
-         d->ids_TK && d->gates_TK && d->bad_1;
+         d->scores_TE && d->ids_TK && d->gates_TK && d->bad_1;
 }
 
 kedge_status kedge_decoder_build(const kedge_model *model, const kedge_decoder_spec *spec, kedge_decoder *d) {
@@ -172,6 +173,7 @@ void kedge_decoder_destroy(kedge_decoder *d) {
   kedge_free(d->counts_GE);
   kedge_free(d->params);
   kedge_free(d->router_TE);
+  kedge_free(d->scores_TE);
   kedge_free(d->ids_TK);
   kedge_free(d->gates_TK);
   kedge_free(d->bad_1);

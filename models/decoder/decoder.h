@@ -26,7 +26,7 @@ typedef struct kedge_decoder_spec {
   bool hidden;         /* hidden_TD; head.h makes logits of some of its rows */
   bool all_double;     /* gradient checks; weights must then be f64 (kedge gradcheck) */
   bool recompute;      /* layers are recompute regions */
-  bool taps;           /* router logits, ids and weights of every MoE layer are outputs */
+  bool taps;           /* logits, scores, ids and weights of every MoE router are outputs */
   bool loads;          /* how many tokens each expert got, of every MoE layer, is an output */
   bool counts;         /* what the load-balancing loss counted, likewise */
   const kedge_intervention *interventions; /* training only; NULL: none */
@@ -52,7 +52,7 @@ typedef struct kedge_decoder {
   kedge_value hidden_TD;                /* storage, after the final norm and scale: what the head reads */
   kedge_value aux_1;                    /* f32, sum of the interventions' losses (already part of loss_1) */
   kedge_value *terms_1; /* f32, one an intervention: its loss over all layers, without coefficient */
-  kedge_value *router_TE, *ids_TK, *gates_TK,
+  kedge_value *router_TE, *scores_TE, *ids_TK, *gates_TK,
       *bad_1;              /* one an MoE layer; bad_1 always, the others with taps */
   kedge_value *offsets_E1; /* i32, one an MoE layer, with loads: the differences are the experts' tokens */
   kedge_value *counts_GE;  /* f32, one an MoE layer, with counts */

@@ -90,9 +90,9 @@ kedge_router_values kedge_router_build(const kedge_router_site *site) {
   apply(site, KEDGE_ROUTER_SELECTION, &v);
   /* Softmax keeps the order of the logits, so they are compared themselves: no two differ only by rounding of
    * an exponential. */
-  kedge_value scores_TE =
+  v.scores_TE =
       site->score_kind == KEDGE_SCORE_SOFTMAX ? v.choice_TE : kedge_scores(g, v.choice_TE, site->score_kind);
-  v.ids_TK = kedge_topk(g, scores_TE, site->correction_E, site->segments_T, &site->choice, &v.bad_1);
+  v.ids_TK = kedge_topk(g, v.scores_TE, site->correction_E, site->segments_T, &site->choice, &v.bad_1);
   if (v.forced_RK) v.ids_TK = kedge_choose_rows(g, v.ids_TK, v.forced_RK, v.forced_T);
   v.weights_TK = kedge_gates(g, v.gate_TE, v.ids_TK, &site->gate);
   apply(site, KEDGE_ROUTER_LOSS, &v);

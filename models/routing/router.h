@@ -99,6 +99,7 @@ typedef struct kedge_router_values {
   kedge_value logits_TE;           /* f32, raw z = x W^T */
   kedge_value choice_TE;           /* f32, what selection reads: z, or z' of an intervention */
   kedge_value gate_TE;             /* f32, what gate weights read */
+  kedge_value scores_TE;           /* f32, what is ranked, before the model adds its selection bias */
   kedge_value forced_RK, forced_T; /* i32, choices that replace the router's, and each token's row of them */
   kedge_value ids_TK;              /* i32, chosen experts, best first, -1 for tokens that are not routed */
   kedge_value weights_TK;          /* f32 */

@@ -6,6 +6,7 @@
 #include "models/decoder/pass.h"
 #include "models/training/batches.h"
 
+#include <math.h>
 #include <string.h>
 
 typedef struct collector {
@@ -16,8 +17,55 @@ typedef struct collector {
   int32_t *ids;  /* [T, K] of one layer of a pass */
   float *gates;  /* [T, K] */
   float *logits; /* [T, E] */
+  float *scores; /* [T, E], what the router ranks */
+  float *bias;   /* [E], the model's selection bias in a layer; all 0 without one */
   bool any_tie;
 } collector;
+
+/* What a group of experts is ranked by, as top-k does it. */
+static float group_value(const float *value, uint32_t each, uint32_t kind) {
+  float first = -INFINITY, second = -INFINITY;
+  for (uint32_t e = 0; e < each; e++) {
+    if (value[e] > first) {
+      second = first;
+      first = value[e];
+    } else if (value[e] > second) {
+      second = value[e];
+    }
+  }
+  return kind == KEDGE_GROUP_TWO ? first + second : first;
+}
+
+/* Experts outside the best groups of a token cannot be chosen: -inf. */
+static void close_groups(const kedge_family_options *o, uint32_t experts, float *value) {
+  const uint32_t each = o->groups > 1 ? experts / o->groups : experts;
+  float ranks[256];
+  if (o->groups <= 1 || o->groups > 256) return;
+  for (uint32_t g = 0; g < o->groups; g++) ranks[g] = group_value(value + g * each, each, o->group_kind);
+  for (uint32_t g = 0; g < o->groups; g++) {
+    uint32_t before = 0;
+    for (uint32_t other = 0; other < o->groups; other++)
+      before += ranks[other] > ranks[g] || (!(ranks[other] < ranks[g]) && other < g);
+    for (uint32_t e = 0; before >= o->topk_groups && e < each; e++) value[g * each + e] = -INFINITY;
+  }
+}
+
+/* What a layer's router ranked, into scores: score and selection bias, in the arithmetic of top-k. A tie of
+ * two groups is none of experts and is not told. */
+static kedge_status read_scores(collector *c, const kedge_pass *pass, uint32_t layer, uint32_t tokens) {
+  const kedge_model *m = c->model;
+  const uint32_t E = c->trace->experts, number = kedge_params_moe_layer(&m->params, layer);
+  const uint32_t item = kedge_params_find(&m->params, KEDGE_ROLE_ROUTER_CORRECTION, number);
+  KEDGE_TRY(kedge_exec_read(pass->exec, pass->decoder.scores_TE[layer], c->scores, 4ull * pass->tokens * E));
+  if (item == UINT32_MAX && m->params.options.groups <= 1) return KEDGE_OK;
+  if (item != UINT32_MAX) KEDGE_TRY(kedge_buffer_read(m->weights[item], 0, c->bias, E * sizeof *c->bias));
+  for (uint32_t t = 0; t < tokens; t++) {
+    float *value = c->scores + (size_t)t * E;
+    for (uint32_t e = 0; item != UINT32_MAX && e < E; e++) value[e] += c->bias[e];
+    close_groups(&m->params.options, E, value);
+  }
+  return KEDGE_OK;
+}
 
 /* One layer of a pass into the trace. */
 static kedge_status take_layer(collector *c, kedge_pass *pass, uint32_t layer, uint32_t tokens) {
@@ -34,13 +82,13 @@ static kedge_status take_layer(collector *c, kedge_pass *pass, uint32_t layer, u
     KEDGE_TRY(kedge_exec_read(pass->exec, d->gates_TK[layer], c->gates, 4ull * pass->tokens * K));
   if (c->logits)
     KEDGE_TRY(kedge_exec_read(pass->exec, d->router_TE[layer], c->logits, 4ull * pass->tokens * E));
+  KEDGE_TRY(read_scores(c, pass, layer, tokens));
   for (uint32_t i = 0; i < tokens; i++) {
     size_t row = (size_t)(c->used + i) * t->layers + layer;
     memcpy(t->ids + row * K, c->ids + (size_t)i * K, K * sizeof *t->ids);
     if (t->weights) memcpy(t->weights + row * K, c->gates + (size_t)i * K, K * sizeof *t->weights);
     if (t->logits) memcpy(t->logits + row * E, c->logits + (size_t)i * E, E * sizeof *t->logits);
-    if (!t->ties) continue;
-    t->ties[row] = kedge_trace_mark_ties(c->logits + (size_t)i * E, E, c->ids + (size_t)i * K, K,
+    t->ties[row] = kedge_trace_mark_ties(c->scores + (size_t)i * E, E, c->ids + (size_t)i * K, K,
                                          t->tied + row * ((E + 7) / 8));
     c->any_tie = c->any_tie || t->ties[row];
   }
@@ -99,21 +147,17 @@ static kedge_status prepare(collector *c, const kedge_dataset *dataset, uint32_t
   KEDGE_TRY(kedge_trace_init(t, (uint32_t)tokens, m->params.moe_layers, m->config.num_experts,
                              m->config.num_experts_per_tok));
   const size_t rows = (size_t)t->tokens * t->layers;
-  /* With softmax scores the logits themselves are compared; other scores, and groups of experts, have other
-   * ties. */
-  const kedge_family_options *family = &m->params.options;
-  const bool ties = family->score_kind == KEDGE_SCORE_SOFTMAX && family->groups <= 1;
   if (o->with_weights) t->weights = kedge_alloc(rows, t->topk * sizeof *t->weights);
   if (o->with_logits) t->logits = kedge_alloc(rows, t->experts * sizeof *t->logits);
-  if (ties) {
-    t->ties = kedge_alloc(rows, sizeof *t->ties);
-    t->tied = kedge_alloc(rows, (t->experts + 7u) / 8);
-  }
+  t->ties = kedge_alloc(rows, sizeof *t->ties);
+  t->tied = kedge_alloc(rows, (t->experts + 7u) / 8);
   c->ids = kedge_alloc(max_size, t->topk * sizeof *c->ids);
   c->gates = kedge_alloc(max_size, t->topk * sizeof *c->gates);
-  if (ties || o->with_logits) c->logits = kedge_alloc(max_size, t->experts * sizeof *c->logits);
-  if ((o->with_weights && !t->weights) || (o->with_logits && !t->logits) ||
-      (ties && (!t->ties || !t->tied)) || !c->ids || !c->gates || ((ties || o->with_logits) && !c->logits))
+  c->scores = kedge_alloc(max_size, t->experts * sizeof *c->scores);
+  c->bias = kedge_alloc(t->experts, sizeof *c->bias);
+  if (o->with_logits) c->logits = kedge_alloc(max_size, t->experts * sizeof *c->logits);
+  if ((o->with_weights && !t->weights) || (o->with_logits && !t->logits) || !t->ties || !t->tied || !c->ids ||
+      !c->gates || !c->scores || !c->bias || (o->with_logits && !c->logits))
     return KEDGE_ERR_MEMORY;
   for (uint32_t l = 0; l < t->layers; l++)
     t->layer_numbers[l] = (int32_t)kedge_params_moe_layer(&m->params, l);
@@ -144,6 +188,8 @@ done:
   kedge_free(c.ids);
   kedge_free(c.gates);
   kedge_free(c.logits);
+  kedge_free(c.scores);
+  kedge_free(c.bias);
   if (status != KEDGE_OK) kedge_trace_destroy(trace);
   return status;
 }
