@@ -196,16 +196,14 @@ int command_probe(int argc, char **argv) {
   const cli_spec spec = {
       .command = "probe",
       .synopsis = "",
-      .summary =
-          "Routes the same tokens through a base model and a post-trained one, without any "
-          "intervention, and\n"
-          "tells how much of the routing was kept: top-k overlap, top-1 agreement, total variation "
-          "(TVD) and\n"
-          "Jensen-Shannon divergence (JSD) of expert utilisation, dead experts, and load; how evenly "
-          "experts are\n"
-          "used, how far domains lie apart, and communities of experts with their noise floors. Routing "
-          "traces do in place of models; one model alone "
-          "is described.",
+      .summary = "Routes the same tokens through a base model and a post-trained one, without any "
+                 "intervention, and\n"
+                 "tells how much of the routing was kept: top-k overlap, top-1 agreement, total variation "
+                 "(TVD) and\n"
+                 "Jensen-Shannon divergence (JSD) of expert utilisation, dead experts, and load; how evenly "
+                 "experts are\n"
+                 "used, how far domains lie apart, and communities of experts with their noise floors.\n"
+                 "Routing traces do in place of models; one model alone is described.",
       .options = options,
       .option_count = sizeof options / sizeof *options,
       .examples =
