@@ -96,6 +96,22 @@ kedge_status kedge__same_shape(const kedge_shape *a, const kedge_shape *b, const
   return same ? KEDGE_OK : kedge_fail(KEDGE_ERR_SHAPE, "%s must have one shape", what);
 }
 
+kedge_status kedge__alike(kedge_shape_rule *rule, uint32_t inputs, uint32_t outputs, const char *what,
+                          uint32_t *n) {
+  for (uint32_t i = 1; i < inputs; i++) KEDGE_TRY(kedge__same_shape(&rule->in[0], &rule->in[i], what));
+  for (uint32_t i = 0; i < outputs; i++) {
+    kedge_dtype dtype = rule->out[i].dtype;
+    rule->out[i] = rule->in[0];
+    rule->out[i].dtype = dtype;
+  }
+  *n = (uint32_t)kedge__shape_count(&rule->in[0]);
+  return KEDGE_OK;
+}
+
+kedge_value kedge__gradient_as(const kedge_gradient_rule *rule, kedge_value gradient, kedge_value like) {
+  return kedge_cast(rule->graph, gradient, kedge_value_dtype(rule->graph, like));
+}
+
 kedge_status kedge__want_dim(const kedge_shape *s, uint32_t axis, uint32_t want, const char *what) {
   if (axis < s->rank && s->dims[axis] == want) return KEDGE_OK;
   return kedge_fail(KEDGE_ERR_SHAPE, "%s must have dimension %u equal to %u, got %u", what, axis, want,

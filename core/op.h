@@ -107,9 +107,15 @@ kedge_value kedge__graph_fail(kedge_graph *graph, kedge_status status, const cha
 kedge_value kedge__gathered_from(const kedge_graph *graph, kedge_value value, kedge_value slots);
 /* Sum of two gradients of one value, either of which may be KEDGE_NONE; mixed dtypes meet in f32. */
 kedge_value kedge__add_gradients(kedge_graph *graph, kedge_value a, kedge_value b);
+/* A gradient in the dtype of `like`, so that it can stand beside it in one kernel. */
+kedge_value kedge__gradient_as(const kedge_gradient_rule *rule, kedge_value gradient, kedge_value like);
 
 /* Helpers for shape rules. */
 kedge_status kedge__same_shape(const kedge_shape *a, const kedge_shape *b, const char *what);
+/* All inputs have the shape of the first, and so have the first `outputs` outputs; *n is their number of
+ * elements. */
+kedge_status kedge__alike(kedge_shape_rule *rule, uint32_t inputs, uint32_t outputs, const char *what,
+                          uint32_t *n);
 kedge_status kedge__want_dim(const kedge_shape *s, uint32_t axis, uint32_t want, const char *what);
 kedge_status kedge__want_rank(const kedge_shape *s, uint32_t rank, const char *what);
 /* Inputs of a loss by rows of a table: z [T,E], `what` (the table) [R,E], an index [T]. */

@@ -6,25 +6,6 @@
 #if defined(KEDGE_PART_RULES)
 #include "core/op.h"
 
-/* All inputs have the shape of the first, and so have the first `outputs` outputs; *n is their number of
- * elements. */
-static kedge_status alike(kedge_shape_rule *rule, uint32_t inputs, uint32_t outputs, const char *what,
-                          kedge_u32 *n) {
-  for (uint32_t i = 1; i < inputs; i++) KEDGE_TRY(kedge__same_shape(&rule->in[0], &rule->in[i], what));
-  for (uint32_t i = 0; i < outputs; i++) {
-    kedge_dtype dtype = rule->out[i].dtype;
-    rule->out[i] = rule->in[0];
-    rule->out[i].dtype = dtype;
-  }
-  *n = (kedge_u32)kedge__shape_count(&rule->in[0]);
-  return KEDGE_OK;
-}
-
-/* A gradient in the dtype of `like`, so that it can stand beside it in one kernel. */
-static kedge_value as(kedge_gradient_rule *rule, kedge_value gradient, kedge_value like) {
-  return kedge_cast(rule->graph, gradient, kedge_value_dtype(rule->graph, like));
-}
-
 /* The number of elements of a shape asked for by a caller, 0 after a refusal. */
 static uint32_t wanted(kedge_graph *g, const char *op, uint32_t rank, const uint32_t *dims) {
   uint64_t n = rank >= 1 && rank <= KEDGE_MAX_RANK;
@@ -52,14 +33,14 @@ kedge_value kedge_cast(kedge_graph *g, kedge_value x, kedge_dtype dtype) {
 KEDGE_SHAPE(copy) {
   kedge_args_copy *a = rule->args;
   kedge_u32 n;
-  KEDGE_TRY(alike(rule, 1, 1, "x", &n));
+  KEDGE_TRY(kedge__alike(rule, 1, 1, "x", &n));
   a->rows = kedge__rows(&rule->in[0]);
   a->cols = kedge__cols(&rule->in[0]);
   return KEDGE_OK;
 }
 
 KEDGE_GRADIENT(copy) {
-  rule->din[0] = as(rule, rule->dout[0], rule->in[0]);
+  rule->din[0] = kedge__gradient_as(rule, rule->dout[0], rule->in[0]);
 }
 
 kedge_value kedge_fill(kedge_graph *g, kedge_dtype dtype, uint32_t rank, const uint32_t *dims, double value) {
@@ -105,7 +86,7 @@ kedge_value kedge_add(kedge_graph *g, kedge_value a, kedge_value b) {
 
 KEDGE_SHAPE(add) {
   kedge_args_add *a = rule->args;
-  return alike(rule, 2, 1, "a and b", &a->n);
+  return kedge__alike(rule, 2, 1, "a and b", &a->n);
 }
 
 KEDGE_GRADIENT(add) {
@@ -120,11 +101,11 @@ kedge_value kedge_mul(kedge_graph *g, kedge_value a, kedge_value b) {
 
 KEDGE_SHAPE(mul) {
   kedge_args_mul *a = rule->args;
-  return alike(rule, 2, 1, "a and b", &a->n);
+  return kedge__alike(rule, 2, 1, "a and b", &a->n);
 }
 
 KEDGE_GRADIENT(mul) {
-  kedge_value dy = as(rule, rule->dout[0], rule->in[0]);
+  kedge_value dy = kedge__gradient_as(rule, rule->dout[0], rule->in[0]);
   if (rule->need[0]) rule->din[0] = kedge_mul(rule->graph, dy, rule->in[1]);
   if (rule->need[1]) rule->din[1] = kedge_mul(rule->graph, dy, rule->in[0]);
 }
@@ -136,7 +117,7 @@ kedge_value kedge_scale(kedge_graph *g, kedge_value x, double factor) {
 
 KEDGE_SHAPE(scale) {
   kedge_args_scale *a = rule->args;
-  return alike(rule, 1, 1, "x", &a->n);
+  return kedge__alike(rule, 1, 1, "x", &a->n);
 }
 
 KEDGE_GRADIENT(scale) {
@@ -156,20 +137,20 @@ static kedge_status want_limit(double limit) {
 KEDGE_SHAPE(clamp) {
   kedge_args_clamp *a = rule->args;
   KEDGE_TRY(want_limit(a->limit));
-  return alike(rule, 1, 1, "x", &a->n);
+  return kedge__alike(rule, 1, 1, "x", &a->n);
 }
 
 KEDGE_GRADIENT(clamp) {
   const kedge_args_clamp *a = rule->args;
   kedge_args_clamp_grad args = {.limit = a->limit};
-  kedge_value in[] = {rule->in[0], as(rule, rule->dout[0], rule->in[0])};
+  kedge_value in[] = {rule->in[0], kedge__gradient_as(rule, rule->dout[0], rule->in[0])};
   rule->din[0] = kedge__node(rule->graph, KEDGE_OP_clamp_grad, in, &args, KEDGE_F32, NULL);
 }
 
 KEDGE_SHAPE(clamp_grad) {
   kedge_args_clamp_grad *a = rule->args;
   KEDGE_TRY(want_limit(a->limit));
-  return alike(rule, 2, 1, "x and dy", &a->n);
+  return kedge__alike(rule, 2, 1, "x and dy", &a->n);
 }
 KEDGE_NO_GRADIENT(clamp_grad)
 
@@ -180,7 +161,7 @@ kedge_value kedge_detach(kedge_graph *g, kedge_value x) {
 
 KEDGE_SHAPE(detach) {
   kedge_args_detach *a = rule->args;
-  return alike(rule, 1, 1, "x", &a->n);
+  return kedge__alike(rule, 1, 1, "x", &a->n);
 }
 KEDGE_NO_GRADIENT(detach)
 #endif

@@ -6,25 +6,6 @@
 #if defined(KEDGE_PART_RULES)
 #include "core/op.h"
 
-/* All inputs have the shape of the first, and so have the first `outputs` outputs; *n is their number of
- * elements. */
-static kedge_status alike(kedge_shape_rule *rule, uint32_t inputs, uint32_t outputs, const char *what,
-                          kedge_u32 *n) {
-  for (uint32_t i = 1; i < inputs; i++) KEDGE_TRY(kedge__same_shape(&rule->in[0], &rule->in[i], what));
-  for (uint32_t i = 0; i < outputs; i++) {
-    kedge_dtype dtype = rule->out[i].dtype;
-    rule->out[i] = rule->in[0];
-    rule->out[i].dtype = dtype;
-  }
-  *n = (kedge_u32)kedge__shape_count(&rule->in[0]);
-  return KEDGE_OK;
-}
-
-/* A gradient in the dtype of `like`, so that it can stand beside it in one kernel. */
-static kedge_value as(kedge_gradient_rule *rule, kedge_value gradient, kedge_value like) {
-  return kedge_cast(rule->graph, gradient, kedge_value_dtype(rule->graph, like));
-}
-
 kedge_value kedge_swiglu(kedge_graph *g, kedge_value gate, kedge_value up) {
   kedge_args_swiglu args = {0};
   return kedge__node(g, KEDGE_OP_swiglu, (kedge_value[]){gate, up}, &args, KEDGE_F32, NULL);
@@ -32,11 +13,11 @@ kedge_value kedge_swiglu(kedge_graph *g, kedge_value gate, kedge_value up) {
 
 KEDGE_SHAPE(swiglu) {
   kedge_args_swiglu *a = rule->args;
-  return alike(rule, 2, 1, "gate and up", &a->n);
+  return kedge__alike(rule, 2, 1, "gate and up", &a->n);
 }
 
 KEDGE_GRADIENT(swiglu) {
-  kedge_value outs[KEDGE_MAX_OUT], dy = as(rule, rule->dout[0], rule->in[0]);
+  kedge_value outs[KEDGE_MAX_OUT], dy = kedge__gradient_as(rule, rule->dout[0], rule->in[0]);
   kedge_args_swiglu_grad args = {0};
   kedge__node(rule->graph, KEDGE_OP_swiglu_grad, (kedge_value[]){rule->in[0], rule->in[1], dy}, &args,
               KEDGE_F32, outs);
@@ -46,7 +27,7 @@ KEDGE_GRADIENT(swiglu) {
 
 KEDGE_SHAPE(swiglu_grad) {
   kedge_args_swiglu_grad *a = rule->args;
-  return alike(rule, 3, 2, "gate, up and dy", &a->n);
+  return kedge__alike(rule, 3, 2, "gate, up and dy", &a->n);
 }
 KEDGE_NO_GRADIENT(swiglu_grad)
 
@@ -79,7 +60,7 @@ KEDGE_SHAPE(swiglu_gated) {
 }
 
 KEDGE_GRADIENT(swiglu_gated) {
-  kedge_value outs[KEDGE_MAX_OUT], dy = as(rule, rule->dout[0], rule->in[0]);
+  kedge_value outs[KEDGE_MAX_OUT], dy = kedge__gradient_as(rule, rule->dout[0], rule->in[0]);
   kedge_value in[] = {rule->in[0], rule->in[1], rule->in[2], rule->in[3], rule->in[4], dy};
   kedge_args_swiglu_gated_grad args = {0};
   kedge__node(rule->graph, KEDGE_OP_swiglu_gated_grad, in, &args, KEDGE_F32, outs);
