@@ -1,31 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The report of an audit as JSON (audit.h). */
 #include "models/retention/audit.h"
+#include "models/retention/report_json.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
-
-/* Sets a key; a value that there was no memory for is remembered in *failed. */
-static void put(json_t *object, const char *key, json_t *value, bool *failed) {
-  if (json_object_set_new(object, key, value)) *failed = true;
-}
-
-static void append(json_t *list, json_t *value, bool *failed) {
-  if (json_array_append_new(list, value)) *failed = true;
-}
-
-static json_t *real(double value) {
-  return isfinite(value) ? json_real(value) : json_null();
-}
-
-static json_t *count(double value) {
-  return isfinite(value) ? json_integer((json_int_t)value) : json_null();
-}
-
-static json_t *hash(const char *text) {
-  return *text ? json_string(text) : json_null();
-}
 
 typedef struct named {
   const char *key;
@@ -33,7 +12,8 @@ typedef struct named {
 } named;
 
 static void put_reals(json_t *object, const named *numbers, size_t length, bool *failed) {
-  for (size_t i = 0; i < length; i++) put(object, numbers[i].key, real(numbers[i].value), failed);
+  for (size_t i = 0; i < length; i++)
+    kedge__json_put(object, numbers[i].key, kedge__json_real(numbers[i].value), failed);
 }
 
 #define PUT_REALS(object, numbers) put_reals((object), (numbers), sizeof(numbers) / sizeof *(numbers), failed)
@@ -60,9 +40,10 @@ static void put_layer(json_t *object, const kedge_use_layer *use, const kedge_au
                            {"prior_clipped_low", at->clipped_low},
                            {"prior_clipped_high", at->clipped_high},
                            {"bias_sd", at->bias_sd}};
-  put(object, "tokens", count((double)use->tokens), failed);
-  put(object, "dead_experts", count(use->dead), failed);
-  put(object, "boundary_ties", ties_known ? count((double)use->ties) : json_null(), failed);
+  kedge__json_put(object, "tokens", kedge__json_whole((double)use->tokens), failed);
+  kedge__json_put(object, "dead_experts", kedge__json_whole(use->dead), failed);
+  kedge__json_put(object, "boundary_ties", ties_known ? kedge__json_whole((double)use->ties) : json_null(),
+                  failed);
   PUT_REALS(object, numbers);
 }
 
@@ -70,9 +51,9 @@ static json_t *layer_list(const kedge_use *u, const kedge_audit_domain *d, bool 
   json_t *list = json_array();
   for (uint32_t l = 0; l < u->layers; l++) {
     json_t *object = json_object();
-    put(object, "layer", json_integer(u->at[l].layer), failed);
+    kedge__json_put(object, "layer", json_integer(u->at[l].layer), failed);
     put_layer(object, &u->at[l], &d->at[l], u->ties_known, failed);
-    append(list, object, failed);
+    kedge__json_append(list, object, failed);
   }
   return list;
 }
@@ -84,8 +65,8 @@ static json_t *span_object(const kedge_use *u, bool *failed) {
                            {"entropy_nats", u->mean.entropy_nats},
                            {"load_max_mean", u->mean.load}};
   json_t *object = json_object();
-  put(object, "tokens", count((double)u->tokens), failed);
-  put(object, "dead_experts", count(u->mean.dead), failed);
+  kedge__json_put(object, "tokens", kedge__json_whole((double)u->tokens), failed);
+  kedge__json_put(object, "dead_experts", kedge__json_whole(u->mean.dead), failed);
   PUT_REALS(object, numbers);
   return object;
 }
@@ -108,10 +89,10 @@ static void put_pair(json_t *object, const kedge_use *a, const kedge_use *b, boo
 
 static json_t *spans_object(const kedge_use *use, bool *failed) {
   json_t *object = json_object(), *pair = json_object();
-  put(object, "question", span_object(&use[KEDGE_PROBE_QUESTION], failed), failed);
-  put(object, "answer", span_object(&use[KEDGE_PROBE_ANSWER], failed), failed);
+  kedge__json_put(object, "question", span_object(&use[KEDGE_PROBE_QUESTION], failed), failed);
+  kedge__json_put(object, "answer", span_object(&use[KEDGE_PROBE_ANSWER], failed), failed);
   put_pair(pair, &use[KEDGE_PROBE_QUESTION], &use[KEDGE_PROBE_ANSWER], failed);
-  put(object, "question_answer", pair, failed);
+  kedge__json_put(object, "question_answer", pair, failed);
   return object;
 }
 
@@ -120,21 +101,22 @@ static json_t *domain_object(const kedge_audit *a, uint32_t i, bool *failed) {
   const kedge_audit_domain *d = &a->domains[i];
   const kedge_use *u = &p->base[KEDGE_PROBE_ALL];
   json_t *object = json_object(), *mean = json_object();
-  put(object, "name", json_string(p->name), failed);
-  put(object, "data_hash", hash(p->data), failed);
-  put(object, "tokens", count((double)u->tokens), failed);
-  put(object, "samples", count(u->samples), failed);
-  put(object, "layers_skipped", count(u->skipped), failed);
-  put(object, "padding_rows", count((double)u->padding), failed);
-  put(object, "l1_sharpness_layer_averaged", real(u->l1_layer_mean), failed);
-  put(object, "l1_chance_layer_averaged", real(d->l1_averaged_noise), failed);
-  put(object, "effective_fraction_layer_averaged", real(u->effective_layer_mean), failed);
+  kedge__json_put(object, "name", json_string(p->name), failed);
+  kedge__json_put(object, "data_hash", kedge__json_name(p->data), failed);
+  kedge__json_put(object, "tokens", kedge__json_whole((double)u->tokens), failed);
+  kedge__json_put(object, "samples", kedge__json_whole(u->samples), failed);
+  kedge__json_put(object, "layers_skipped", kedge__json_whole(u->skipped), failed);
+  kedge__json_put(object, "padding_rows", kedge__json_whole((double)u->padding), failed);
+  kedge__json_put(object, "l1_sharpness_layer_averaged", kedge__json_real(u->l1_layer_mean), failed);
+  kedge__json_put(object, "l1_chance_layer_averaged", kedge__json_real(d->l1_averaged_noise), failed);
+  kedge__json_put(object, "effective_fraction_layer_averaged", kedge__json_real(u->effective_layer_mean),
+                  failed);
   put_layer(mean, &u->mean, &d->mean, u->ties_known, failed);
-  put(object, "layer_mean", mean, failed);
-  put(object, "layers", layer_list(u, d, failed), failed);
-  put(object, "spans", spans_object(p->base, failed), failed);
+  kedge__json_put(object, "layer_mean", mean, failed);
+  kedge__json_put(object, "layers", layer_list(u, d, failed), failed);
+  kedge__json_put(object, "spans", spans_object(p->base, failed), failed);
   if (p->has_communities)
-    put(object, "communities", kedge__probe_communities_json(&a->probe, p, true, failed), failed);
+    kedge__json_put(object, "communities", kedge__probe_communities_json(&a->probe, p, true, failed), failed);
   return object;
 }
 
@@ -179,7 +161,7 @@ static json_t *figures_object(const kedge_audit_figures *f, bool *failed) {
                            {"bias_sd", f->bias_sd}};
   json_t *object = json_object();
   for (size_t i = 0; i < sizeof wholes / sizeof *wholes; i++)
-    put(object, wholes[i].key, count(wholes[i].value), failed);
+    kedge__json_put(object, wholes[i].key, kedge__json_whole(wholes[i].value), failed);
   PUT_REALS(object, numbers);
   return object;
 }
@@ -209,9 +191,9 @@ static json_t *verdicts_object(const kedge_audit *a, bool *failed) {
   json_t *object = json_object();
   for (int q = 0; q < KEDGE_AUDIT_QUESTIONS; q++) {
     json_t *verdict = json_object();
-    put(verdict, "answer", json_string(answers[a->verdicts[q].answer]), failed);
-    put(verdict, "text", json_string(a->verdicts[q].text), failed);
-    put(object, kedge_audit_key((kedge_audit_question)q), verdict, failed);
+    kedge__json_put(verdict, "answer", json_string(answers[a->verdicts[q].answer]), failed);
+    kedge__json_put(verdict, "text", json_string(a->verdicts[q].text), failed);
+    kedge__json_put(object, kedge_audit_key((kedge_audit_question)q), verdict, failed);
   }
   return object;
 }
@@ -225,12 +207,12 @@ static json_t *pair_list(const kedge_probe *p, bool *failed) {
     for (uint32_t j = i + 1; j < p->count; j++) {
       const kedge_probe_domain *a = &p->domains[i], *b = &p->domains[j];
       json_t *object = json_object();
-      put(object, "a", json_string(a->name), failed);
-      put(object, "b", json_string(b->name), failed);
+      kedge__json_put(object, "a", json_string(a->name), failed);
+      kedge__json_put(object, "b", json_string(b->name), failed);
       put_pair(object, &a->base[KEDGE_PROBE_ALL], &b->base[KEDGE_PROBE_ALL], failed);
       if (a->has_communities && b->has_communities)
-        put(object, "communities", kedge__probe_pair_json(p, a, b, false, failed), failed);
-      append(list, object, failed);
+        kedge__json_put(object, "communities", kedge__probe_pair_json(p, a, b, false, failed), failed);
+      kedge__json_append(list, object, failed);
     }
   return list;
 }
@@ -239,19 +221,20 @@ kedge_status kedge_audit_json(const kedge_audit *a, char **text) {
   bool lost = false, *failed = &lost;
   const kedge_probe *p = &a->probe;
   json_t *root = json_object(), *domains = json_array(), *warnings = json_array();
-  put(root, "moe_layers", count(p->layers), failed);
-  put(root, "num_experts", count(p->experts), failed);
-  put(root, "top_k", count(p->topk), failed);
-  put(root, "model_hash", hash(p->base), failed);
-  put(root, "tokenizer_hash", hash(p->tokenizer), failed);
-  put(root, "verdicts", verdicts_object(a, failed), failed);
-  for (uint32_t i = 0; i < a->warning_count; i++) append(warnings, json_string(a->warnings[i]), failed);
-  put(root, "warnings", warnings, failed);
-  put(root, "figures", figures_object(&a->figures, failed), failed);
-  put(root, "thresholds", thresholds_object(failed), failed);
-  for (uint32_t i = 0; i < p->count; i++) append(domains, domain_object(a, i, failed), failed);
-  put(root, "domains", domains, failed);
-  put(root, "domain_pairs", pair_list(p, failed), failed);
+  kedge__json_put(root, "moe_layers", kedge__json_whole(p->layers), failed);
+  kedge__json_put(root, "num_experts", kedge__json_whole(p->experts), failed);
+  kedge__json_put(root, "top_k", kedge__json_whole(p->topk), failed);
+  kedge__json_put(root, "model_hash", kedge__json_name(p->base), failed);
+  kedge__json_put(root, "tokenizer_hash", kedge__json_name(p->tokenizer), failed);
+  kedge__json_put(root, "verdicts", verdicts_object(a, failed), failed);
+  for (uint32_t i = 0; i < a->warning_count; i++)
+    kedge__json_append(warnings, json_string(a->warnings[i]), failed);
+  kedge__json_put(root, "warnings", warnings, failed);
+  kedge__json_put(root, "figures", figures_object(&a->figures, failed), failed);
+  kedge__json_put(root, "thresholds", thresholds_object(failed), failed);
+  for (uint32_t i = 0; i < p->count; i++) kedge__json_append(domains, domain_object(a, i, failed), failed);
+  kedge__json_put(root, "domains", domains, failed);
+  kedge__json_put(root, "domain_pairs", pair_list(p, failed), failed);
   char *dump = root && !lost ? json_dumps(root, JSON_INDENT(2)) : NULL;
   *text = dump ? kedge_strdup(dump) : NULL;
   free(dump);

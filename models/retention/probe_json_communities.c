@@ -1,20 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The communities of a probe as JSON (probe.h). */
 #include "models/retention/probe.h"
+#include "models/retention/report_json.h"
 
-#include <jansson.h>
 #include <math.h>
 
-static void put(json_t *object, const char *key, json_t *value, bool *failed) {
-  if (json_object_set_new(object, key, value)) *failed = true;
-}
-
 static void put_count(json_t *object, const char *key, uint64_t value, bool *failed) {
-  put(object, key, json_integer((json_int_t)value), failed);
+  kedge__json_put(object, key, kedge__json_count(value), failed);
 }
 
 static void put_real(json_t *object, const char *key, double value, bool *failed) {
-  put(object, key, isfinite(value) ? json_real(value) : json_null(), failed);
+  kedge__json_put(object, key, kedge__json_real(value), failed);
 }
 
 static void put_summary(json_t *parent, const char *key, const kedge_summary *s, bool *failed) {
@@ -25,7 +21,7 @@ static void put_summary(json_t *parent, const char *key, const kedge_summary *s,
   put_real(object, "sd", s->sd, failed);
   put_real(object, "low", s->low, failed);
   put_real(object, "high", s->high, failed);
-  put(parent, key, object, failed);
+  kedge__json_put(parent, key, object, failed);
 }
 
 static void put_null(json_t *parent, const char *key, const kedge_null_result *n, bool *failed) {
@@ -37,7 +33,7 @@ static void put_null(json_t *parent, const char *key, const kedge_null_result *n
   put_real(object, "high", n->high, failed);
   put_real(object, "margin", n->margin, failed);
   put_real(object, "rank_p", n->rank_p, failed);
-  put(parent, key, object, failed);
+  kedge__json_put(parent, key, object, failed);
 }
 
 static json_t *side_of(const kedge_community_side *s, bool *failed) {
@@ -64,9 +60,9 @@ static json_t *row_of(const kedge_community_row *r, uint32_t experts, bool has_p
     put_count(object, "layer", (uint64_t)r->layer, failed);
   else
     put_real(object, "rho", r->rho, failed);
-  put(object, "base", side_of(&r->base, failed), failed);
+  kedge__json_put(object, "base", side_of(&r->base, failed), failed);
   if (!has_post) return object;
-  put(object, "post", side_of(&r->post, failed), failed);
+  kedge__json_put(object, "post", side_of(&r->post, failed), failed);
   put_real(object, "modularity_change", r->dq, failed);
   put_summary(object, "nmi", &r->nmi, failed);
   put_summary(object, "nmi_active", &r->nmi_active, failed);
@@ -85,15 +81,16 @@ json_t *kedge__probe_communities_json(const kedge_probe *p, const kedge_probe_do
                                       bool *failed) {
   const kedge_community_report *c = &d->communities;
   json_t *object = json_object(), *list = json_array();
-  put(object, "detector", json_string(kedge_detector_name(p->how.detector)), failed);
-  put(object, "library", json_string(kedge_detector_library()), failed);
-  put(object, "objective", json_string("modularity"), failed);
+  kedge__json_put(object, "detector", json_string(kedge_detector_name(p->how.detector)), failed);
+  kedge__json_put(object, "library", json_string(kedge_detector_library()), failed);
+  kedge__json_put(object, "objective", json_string("modularity"), failed);
   put_real(object, "resolution", p->how.resolution, failed);
   put_count(object, "seed", p->how.seed, failed);
   put_count(object, "seeds", p->how.seeds, failed);
   put_count(object, "nulls", p->how.nulls, failed);
   put_count(object, "permutations", p->how.permutations, failed);
-  put(object, "split", json_string(p->how.split == KEDGE_SPLIT_SAMPLES ? "samples" : "tokens"), failed);
+  kedge__json_put(object, "split", json_string(p->how.split == KEDGE_SPLIT_SAMPLES ? "samples" : "tokens"),
+                  failed);
   for (uint32_t r = 0; r < c->rho_count; r++) {
     json_t *row = row_of(&c->means[r], c->layers * c->experts, c->has_post, failed);
     if (layers) {
@@ -102,11 +99,11 @@ json_t *kedge__probe_communities_json(const kedge_probe *p, const kedge_probe_do
         if (json_array_append_new(
                 each, row_of(&c->rows[(size_t)l * c->rho_count + r], c->experts, c->has_post, failed)))
           *failed = true;
-      put(row, "layers", each, failed);
+      kedge__json_put(row, "layers", each, failed);
     }
     if (json_array_append_new(list, row)) *failed = true;
   }
-  put(object, "by_rho", list, failed);
+  kedge__json_put(object, "by_rho", list, failed);
   return object;
 }
 
