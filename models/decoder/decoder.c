@@ -45,14 +45,13 @@ static kedge_value table_input(kedge_build *b, const kedge_intervention *it) {
   return KEDGE_NONE;
 }
 
-/* The inputs of an intervention. Of the losses z_loss has no rows, Router-L2 no tokens. */
+/* The inputs of an intervention. What reads the base's weights has no tokens. */
 static void make_feed(kedge_build *b, const kedge_intervention *it, kedge_router_feed *feed) {
   if (!kedge_intervention_builds(it)) return;
-  const bool adds = kedge_router_get_kind(it->id) == KEDGE_ROUTER_LOSS,
-             whole = it->id == KEDGE_ROUTER_router_l2;
+  const bool whole = kedge_intervention_table(it) == KEDGE_TABLE_BASE_WEIGHTS;
   feed->table = table_input(b, it);
-  if (!whole && it->id != KEDGE_ROUTER_z_loss) feed->index_T = token_input(b, "router.index", KEDGE_I32);
-  if (adds)
+  if (!whole) feed->index_T = token_input(b, "router.index", KEDGE_I32);
+  if (kedge_router_get_kind(it->id) == KEDGE_ROUTER_LOSS)
     feed->weights =
         kedge_input(b->g, "router.weights", KEDGE_F32, 1, (uint32_t[]){whole ? 1 : b->spec->tokens});
 }

@@ -214,7 +214,8 @@ static void fill_tokens(kedge_feeds *f, uint32_t i, const kedge_update *update, 
     f->weights[i][t] = in && tokens ? (float)(1.0 / (double)tokens) : 0;
   }
   if (by_sequence(it)) weigh_sequences(f, i, update, mb);
-  if (it->id == KEDGE_ROUTER_router_l2) f->weights[i][0] = (float)(1.0 / update->micro_batches);
+  if (kedge_intervention_table(it) == KEDGE_TABLE_BASE_WEIGHTS)
+    f->weights[i][0] = (float)(1.0 / update->micro_batches);
 }
 
 kedge_status kedge_feeds_fill(kedge_feeds *f, const kedge_dataset *dataset, const kedge_update *update,

@@ -299,7 +299,7 @@ static kedge_status open_one(opening *o, uint32_t i, const kedge_config_router *
   if (it->id == KEDGE_ROUTER_replay) KEDGE_TRY(open_trace(o, i, r));
   if (it->id == KEDGE_ROUTER_freeze) KEDGE_TRY(freeze(o, it));
   if (it->id == KEDGE_ROUTER_loss_free) KEDGE_TRY(check_bias(o, it));
-  if (it->id == KEDGE_ROUTER_router_l2) {
+  if (kedge_intervention_table(it) == KEDGE_TABLE_BASE_WEIGHTS) {
     KEDGE_TRY(copy_base(o));
     it->base = o->to->base;
   }

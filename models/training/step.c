@@ -6,7 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool needs_base(const kedge_stepper *s);
+/* True if an intervention reads the base's values of the tokens at hand. */
+static bool needs_base(const kedge_stepper *s) {
+  bool any = false;
+  for (uint32_t i = 0; i < s->feeds.count; i++) any |= kedge_feeds_needs_base(&s->feeds, i);
+  return any;
+}
 
 /* The interventions of a forward that counts choices: those that change them, and the loss that counts. */
 static void counting_interventions(kedge_stepper *s) {
@@ -99,13 +104,6 @@ static kedge_status check_routers(kedge_pass *pass, const kedge_params *params) 
 
 /* ---- What the frozen base and the counting forward give
  * ------------------------------------------------------------ */
-
-/* True if an intervention reads the base's values of the tokens at hand. */
-static bool needs_base(const kedge_stepper *s) {
-  bool any = false;
-  for (uint32_t i = 0; i < s->feeds.count; i++) any |= kedge_feeds_needs_base(&s->feeds, i);
-  return any;
-}
 
 static kedge_status fill_base(kedge_stepper *s, const kedge_micro_batch *mb) {
   float *logits = NULL;
