@@ -74,7 +74,8 @@ foreach(kind SHARED STATIC)
   set_target_properties(${target} PROPERTIES OUTPUT_NAME kedge VERSION ${PROJECT_VERSION}
     SOVERSION ${PROJECT_VERSION_MAJOR})
   target_link_libraries(${target} PRIVATE PkgConfig::JANSSON PkgConfig::YAML PkgConfig::PCRE2 PkgConfig::UTF8PROC
-    PkgConfig::XXHASH PkgConfig::ZLIB PkgConfig::IGRAPH kedge_blas OpenMP::OpenMP_C m)
+    PkgConfig::XXHASH PkgConfig::ZLIB PkgConfig::IGRAPH kedge_blas OpenMP::OpenMP_C m
+    ${CMAKE_DL_LIBS})
   if(KEDGE_SANITIZE)
     target_link_options(${target} PRIVATE -fsanitize=${KEDGE_SANITIZE})
   endif()

@@ -34,6 +34,8 @@ foreach(file IN LISTS KEDGE_TEST_FILES)
   add_executable(${name} ${file})
   target_compile_definitions(${name} PRIVATE KEDGE_REAL=double)
   target_link_libraries(${name} PRIVATE kedge_test_support)
+  # A backend's module finds Kedge's functions in the program that loads it.
+  set_target_properties(${name} PROPERTIES ENABLE_EXPORTS ON)
   file(STRINGS ${file} label_line REGEX "ctest: (quick|ci|long)" LIMIT_COUNT 1)
   set(label quick)
   if(label_line MATCHES "ctest: (quick|ci|long)")

@@ -2,6 +2,7 @@
  * Devices and buffers: the public face of the contract in device.h. */
 #include "core/device.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const kedge_backend *const backends[] = {&kedge__backend_ref, &kedge__backend_cpu,
@@ -9,20 +10,30 @@ static const kedge_backend *const backends[] = {&kedge__backend_ref, &kedge__bac
 enum { BACKEND_COUNT = sizeof backends / sizeof *backends };
 
 const char *kedge_backend_name(uint32_t index) {
-  return index < BACKEND_COUNT ? backends[index]->name : NULL;
+  return index < BACKEND_COUNT ? backends[index]->name : kedge__module_name(index - BACKEND_COUNT);
 }
 
 kedge_status kedge_device_open(const char *name, const kedge_open_options *options, kedge_device **out) {
-  static const kedge_open_options defaults;
   const kedge_backend *backend = NULL;
+  char plain[16];
   *out = NULL;
+  kedge_open_options own = options ? *options : (kedge_open_options){0};
+  const size_t length = strcspn(name, ":");
+  snprintf(plain, sizeof plain, "%.*s", (int)(length < sizeof plain ? length : sizeof plain), name);
+  if (name[length] == ':') own.settings = name + length + 1;
   for (uint32_t i = 0; i < BACKEND_COUNT; i++)
-    if (!strcmp(backends[i]->name, name)) backend = backends[i];
-  if (!backend) return kedge_fail(KEDGE_ERR_ARGUMENT, "backend \"%s\": expected ref, cpu or null", name);
+    if (!strcmp(backends[i]->name, plain)) backend = backends[i];
+  if (!backend) KEDGE_TRY(kedge__module_load(plain, &backend));
+  if (!backend)
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "backend \"%s\": expected ref, cpu, null, vulkan, cuda, hip or sim",
+                      name);
+  if (own.settings && !strcmp(own.settings, "")) own.settings = NULL;
+  if (own.settings && !backend->settings)
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "backend \"%s\": %s has no settings", name, plain);
   kedge_device *device = kedge_alloc(1, sizeof *device);
   if (!device) return KEDGE_ERR_MEMORY;
   device->backend = backend;
-  kedge_status status = backend->open(options ? options : &defaults, device);
+  kedge_status status = backend->open(&own, device);
   if (status != KEDGE_OK) {
     kedge_free(device);
     return status;

@@ -23,6 +23,7 @@ typedef enum kedge_variant {
 typedef struct kedge_tensor {
   void *data;
   void *const *parts; /* slots marked #: address of each index of dimension 0; data is NULL then. Else NULL */
+  uint64_t parts_address; /* the same table in the device's memory: an array of 64-bit addresses */
   kedge_dtype dtype;
   uint32_t rank, dims[KEDGE_MAX_RANK], pitch;
 } kedge_tensor;
@@ -65,6 +66,7 @@ struct kedge_buffer {
 
 typedef struct kedge_backend {
   const char *name;
+  const char *settings; /* what may follow a colon in a device's name, for messages; NULL: nothing may */
   kedge_status (*open)(const kedge_open_options *options,
                        kedge_device *device); /* fills device->state, description */
   void (*close)(kedge_device *device);
@@ -89,6 +91,19 @@ struct kedge_device {
 };
 
 extern const kedge_backend kedge__backend_ref, kedge__backend_cpu, kedge__backend_null;
+
+/* What a backend's module libkedge-<name>.so exports under the name `kedge_module` (core/module.c). The
+ * numbers tell a module of another version of this contract. */
+enum { KEDGE_MODULE_VERSION = 1 };
+typedef struct kedge_module {
+  uint32_t version, ops; /* KEDGE_MODULE_VERSION, KEDGE_OP_COUNT */
+  uint64_t step_bytes;   /* sizeof(kedge_step) */
+  const kedge_backend *backend;
+} kedge_module;
+/* Names of the backends that are modules; NULL past the end. */
+const char *kedge__module_name(uint32_t index);
+/* The backend of a module, loaded on first use; NULL, without an error, if `name` is no module's. */
+kedge_status kedge__module_load(const char *name, const kedge_backend **backend);
 
 /* Memory of host backends (ref, cpu): shared by their tables. core/host.c */
 kedge_status kedge__host_buffer_new(kedge_device *device, uint64_t bytes, kedge_buffer *buffer);

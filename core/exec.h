@@ -24,6 +24,8 @@ struct kedge_exec {
   uint32_t step_count;
   unsigned char *args; /* narrowed, at the same offsets as the graph's */
   void **parts;        /* part addresses of all steps */
+  size_t part_count;
+  kedge_buffer *device_parts; /* the same on a device with memory of its own */
   uint64_t scratch, generation;
   double seconds[KEDGE_OP_COUNT];
   uint64_t calls[KEDGE_OP_COUNT];

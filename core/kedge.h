@@ -170,12 +170,15 @@ typedef struct kedge_open_options {
   const char
       *isa;     /* cpu: "base", "avx2", "avx512", "avx512bf16", "amx"; NULL: KEDGE_ISA or the best there is */
   bool rowwise; /* a row of a product has the same bits whatever rows stand beside it; slower where few do */
+  const char *settings; /* what follows a colon in the name, as in "sim:wave=64"; set by kedge_device_open */
 } kedge_open_options;
 
-/* Backends built into the library, in a fixed order: "ref", "cpu", "null"; NULL past the end. */
+/* Backends in a fixed order: those built into the library ("ref", "cpu", "null"), then those that are modules
+ * of their own, loaded when opened ("vulkan", "cuda", "hip", "sim"). NULL past the end. */
 const char *kedge_backend_name(uint32_t index);
 
-/* Opens a device by backend name. `options` may be NULL. The device is owned by the caller. */
+/* Opens a device by backend name, which may be followed by ":settings" of that backend. `options` may be
+ * NULL. The device is owned by the caller. */
 kedge_status kedge_device_open(const char *backend, const kedge_open_options *options, kedge_device **device);
 void kedge_device_close(kedge_device *device);
 const char *kedge_device_backend(const kedge_device *device);     /* "cpu" */

@@ -89,6 +89,24 @@ static uint64_t address_of(const kedge_exec *e, kedge_value v) {
   return e->workspace->buffer->address + e->plan.offset[info->base] + skip;
 }
 
+/* The tables of part addresses as kernels see them. */
+static kedge_status share_parts(kedge_exec *e) {
+  const uint64_t own = (uint64_t)(uintptr_t)e->parts;
+  if (!e->part_count || !e->device->limits.computes) return KEDGE_OK;
+  if (!e->device->limits.host_memory) {
+    if (!e->device_parts)
+      KEDGE_TRY(kedge_buffer_new(e->device, e->part_count * sizeof *e->parts, &e->device_parts));
+    KEDGE_TRY(kedge_buffer_write(e->device_parts, 0, e->parts, e->part_count * sizeof *e->parts));
+  }
+  const uint64_t seen = e->device_parts ? e->device_parts->address : own;
+  for (uint32_t s = 0; s < e->step_count; s++)
+    for (uint32_t i = 0; i < KEDGE_MAX_IN; i++) {
+      kedge_tensor *t = &e->steps[s].call.in[i];
+      if (t->parts) t->parts_address = seen + ((uint64_t)(uintptr_t)t->parts - own);
+    }
+  return KEDGE_OK;
+}
+
 static void resolve(kedge_exec *e) {
   for (uint32_t s = 0; s < e->step_count; s++) {
     kedge_step *step = &e->steps[s];
@@ -111,7 +129,6 @@ static void resolve(kedge_exec *e) {
                              ? (void *)(uintptr_t)(e->workspace->buffer->address + e->plan.bytes)
                              : NULL;
   }
-  e->generation = e->workspace->generation;
 }
 
 /* Fills the steps of all live nodes, except for addresses. */
@@ -124,6 +141,7 @@ static kedge_status build_steps(kedge_exec *e) {
     for (uint32_t i = 0; e->plan.live[n] && i < kedge_op_get(g->nodes[n].op)->in_count; i++)
       if (g->values[g->nodes[n].in[i]].parts) part_count += g->values[g->nodes[n].in[i]].shape.dims[0];
   e->parts = kedge_alloc(part_count, sizeof *e->parts);
+  e->part_count = part_count;
   if (!e->steps || !e->args || !e->parts) return KEDGE_ERR_MEMORY;
   for (uint32_t n = 0; n < g->node_count; n++) {
     const kedge_node *node = &g->nodes[n];
@@ -196,6 +214,7 @@ void kedge_exec_free(kedge_exec *e) {
   if (!e) return;
   if (e->own_workspace) kedge_workspace_free(e->workspace);
   kedge_buffer_free(e->inputs);
+  kedge_buffer_free(e->device_parts);
   kedge__plan_destroy(&e->plan);
   kedge_free(e->input_offset);
   kedge_free(e->steps);
@@ -226,6 +245,8 @@ kedge_status kedge__exec_prepare(kedge_exec *e) {
   if (e->generation == e->workspace->generation) return KEDGE_OK;
   KEDGE_TRY(check_buffers(e));
   resolve(e);
+  KEDGE_TRY(share_parts(e));
+  e->generation = e->workspace->generation;
   return KEDGE_OK;
 }
 

@@ -73,7 +73,7 @@ double kedge_result_error(const kedge_result *got, const kedge_result *want, con
 bool kedge_result_same_bits(const kedge_result *a, const kedge_result *b);
 
 /* ---- Devices under test: ref first, then cpu for each instruction set of this machine with 1 and 2 threads,
- * then further backends that compute. */
+ * then further built-in backends that compute. */
 enum { KEDGE_TEST_DEVICES = 16 };
 typedef struct kedge_test_devices {
   uint32_t count;

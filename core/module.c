@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Backends that are modules: libkedge-<name>.so, loaded when a device of that name is first opened, so that
+ * one installation starts on a machine without any driver. A module is looked for in the folder
+ * KEDGE_MODULES, else beside the library or program that holds this code, else where the system looks. It
+ * stays loaded: vendors' runtimes do not take being unloaded.
+ */
+#include "core/device.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *const names[] = {"vulkan", "cuda", "hip", "sim"};
+enum { MODULE_COUNT = sizeof names / sizeof *names };
+static const kedge_backend *loaded[MODULE_COUNT];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+const char *kedge__module_name(uint32_t index) {
+  return index < MODULE_COUNT ? names[index] : NULL;
+}
+
+/* "<folder>/libkedge-<name>.so", owned by the caller; NULL without memory. */
+static char *path_of(const char *name) {
+  char self[4096];
+  Dl_info info;
+  const char *folder = getenv("KEDGE_MODULES"), *slash = NULL;
+  if (folder && *folder) return kedge_format("%s/libkedge-%s.so", folder, name);
+  if (dladdr(&lock, &info) && info.dli_fname) slash = strrchr(info.dli_fname, '/');
+  if (slash) return kedge_format("%.*s/libkedge-%s.so", (int)(slash - info.dli_fname), info.dli_fname, name);
+  ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+  if (length > 0) self[length] = 0;
+  if (length > 0 && (slash = strrchr(self, '/')))
+    return kedge_format("%.*s/libkedge-%s.so", (int)(slash - self), self, name);
+  return kedge_format("libkedge-%s.so", name);
+}
+
+static kedge_status load(const char *name, const kedge_backend **backend) {
+  char *path = path_of(name);
+  if (!path) return KEDGE_ERR_MEMORY;
+  kedge_status status = KEDGE_OK;
+  void *handle = NULL;
+  if (strchr(path, '/') && access(path, R_OK) != 0) {
+    status = kedge_fail(KEDGE_ERR_DEVICE, "backend %s: %s is not there; it is built where its toolkit is",
+                        name, path);
+    goto done;
+  }
+  handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (!handle) {
+    status = kedge_fail(KEDGE_ERR_DEVICE, "backend %s: %s", name, dlerror());
+    goto done;
+  }
+  const kedge_module *module = dlsym(handle, "kedge_module");
+  if (!module || module->version != KEDGE_MODULE_VERSION || module->ops != KEDGE_OP_COUNT ||
+      module->step_bytes != sizeof(kedge_step)) {
+    status = kedge_fail(KEDGE_ERR_DEVICE, "backend %s: %s belongs to another version of Kedge", name, path);
+    dlclose(handle);
+    goto done;
+  }
+  *backend = module->backend;
+done:
+  kedge_free(path);
+  return status;
+}
+
+kedge_status kedge__module_load(const char *name, const kedge_backend **backend) {
+  kedge_status status = KEDGE_OK;
+  *backend = NULL;
+  for (uint32_t i = 0; i < MODULE_COUNT; i++) {
+    if (strcmp(names[i], name) != 0) continue;
+    pthread_mutex_lock(&lock);
+    if (!loaded[i]) status = load(name, &loaded[i]);
+    *backend = loaded[i];
+    pthread_mutex_unlock(&lock);
+  }
+  return status;
+}
