@@ -237,9 +237,9 @@ static void test_refusals(void **state) {
   uint32_t layer = kedge_params_moe_layer(&w.model->params, 1);
   uint32_t item = kedge_params_find(&w.model->params, KEDGE_ROLE_ROUTER, layer);
   const float bad = NAN;
-  char text[64];
+  char text[128];
   ok(kedge_buffer_write(w.model->weights[item], 0, &bad, sizeof bad));
-  snprintf(text, sizeof text, "router of layer %u: ", layer);
+  snprintf(text, sizeof text, "not finite: model.layers.%u.mlp.gate.weight holds a NaN at element 0", layer);
   fails(kedge_trace_collect(w.model, w.dataset, NULL, &t), KEDGE_ERR_NUMERIC, text);
   assert_null(t.ids);
   close_world(&w);

@@ -4,8 +4,8 @@
 #include "models/decoder/decoding.h"
 
 #include "models/decoder/cache.h"
+#include "models/decoder/finite.h"
 #include "models/decoder/head.h"
-#include "models/decoder/pass.h"
 
 #include <math.h>
 #include <string.h>
@@ -286,18 +286,6 @@ static void lay_out(kedge_decoding *d) {
   if (active > d->counts.most) d->counts.most = active;
 }
 
-static kedge_status check_routers(const kedge_decoding *d, const kedge_pass *pass) {
-  for (uint32_t l = 0; l < d->model->params.moe_layers; l++) {
-    int32_t bad = 0;
-    if (!pass->decoder.bad_1[l]) continue;
-    KEDGE_TRY(kedge_exec_read(pass->exec, pass->decoder.bad_1[l], &bad, sizeof bad));
-    if (bad)
-      return kedge_fail(KEDGE_ERR_NUMERIC, "router logits of layer %u are not finite",
-                        kedge_params_moe_layer(&d->model->params, l));
-  }
-  return KEDGE_OK;
-}
-
 static kedge_status run_pass(kedge_decoding *d) {
   const uint32_t size = pass_size(d->tokens);
   const uint64_t bytes = (uint64_t)size * sizeof(int32_t);
@@ -312,7 +300,7 @@ static kedge_status run_pass(kedge_decoding *d) {
   KEDGE_TRY(kedge_exec_write(pass->exec, pass->decoder.length_T, d->length, bytes));
   const kedge_tokens tokens = {.ids = d->ids, .positions = d->positions, .segments = d->segments};
   KEDGE_TRY(kedge_pass_run(pass, &tokens));
-  KEDGE_TRY(check_routers(d, pass));
+  KEDGE_TRY(kedge_pass_check_routers(pass, d->model));
   KEDGE_TRY(kedge_exec_read(pass->exec, pass->decoder.hidden_TD, d->hidden, size * d->width));
   d->counts.passes++;
   d->counts.tokens += d->tokens;

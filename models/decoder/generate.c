@@ -3,8 +3,8 @@
 #include "models/decoder/generate.h"
 
 #include "models/decoder/cache.h"
+#include "models/decoder/finite.h"
 #include "models/decoder/head.h"
-#include "models/decoder/pass.h"
 #include "models/text/packing.h"
 #include "models/text/random.h"
 
@@ -159,18 +159,6 @@ static kedge_status write_inputs(generation *s, kedge_pass *pass) {
   return kedge_exec_write(pass->exec, d->length_T, s->length, bytes);
 }
 
-static kedge_status check_routers(const generation *s, const kedge_pass *pass) {
-  for (uint32_t l = 0; l < s->model->params.moe_layers; l++) {
-    int32_t bad = 0;
-    if (!pass->decoder.bad_1[l]) continue;
-    KEDGE_TRY(kedge_exec_read(pass->exec, pass->decoder.bad_1[l], &bad, sizeof bad));
-    if (bad)
-      return kedge_fail(KEDGE_ERR_NUMERIC, "router logits of layer %u are not finite",
-                        kedge_params_moe_layer(&s->model->params, l));
-  }
-  return KEDGE_OK;
-}
-
 /* Runs ids[0..count) after what the cache holds, in a pass of `size` tokens; leaves the last one's logits. */
 static kedge_status extend(generation *s, const int32_t *ids, uint32_t count, uint32_t size) {
   const size_t width = (size_t)s->model->config.hidden_size * kedge_dtype_size(s->model->dtype);
@@ -189,7 +177,7 @@ static kedge_status extend(generation *s, const int32_t *ids, uint32_t count, ui
   KEDGE_TRY(write_inputs(s, pass));
   const kedge_tokens tokens = {.ids = s->ids, .positions = s->positions, .segments = s->segments};
   KEDGE_TRY(kedge_pass_run(pass, &tokens));
-  KEDGE_TRY(check_routers(s, pass));
+  KEDGE_TRY(kedge_pass_check_routers(pass, s->model));
   KEDGE_TRY(kedge_exec_read(pass->exec, pass->decoder.hidden_TD, s->hidden, size * width));
   s->filled += count;
   return kedge_head_run(s->head, s->hidden + (count - 1) * width, s->logits);

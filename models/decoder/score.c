@@ -5,8 +5,8 @@
 
 #include "models/checkpoint/atomic.h"
 #include "models/checkpoint/writer.h"
+#include "models/decoder/finite.h"
 #include "models/decoder/head.h"
-#include "models/decoder/pass.h"
 #include "models/text/packing.h"
 
 #include <math.h>
@@ -137,18 +137,6 @@ static void lay_out(scoring *s, uint32_t first, uint32_t end, uint32_t size) {
   }
 }
 
-static kedge_status check_routers(const scoring *s, const kedge_pass *pass) {
-  for (uint32_t l = 0; l < s->model->params.moe_layers; l++) {
-    int32_t bad = 0;
-    if (!pass->decoder.bad_1[l]) continue;
-    KEDGE_TRY(kedge_exec_read(pass->exec, pass->decoder.bad_1[l], &bad, sizeof bad));
-    if (bad)
-      return kedge_fail(KEDGE_ERR_NUMERIC, "router logits of layer %u are not finite for %d tokens",
-                        kedge_params_moe_layer(&s->model->params, l), bad);
-  }
-  return KEDGE_OK;
-}
-
 /* The nll of token t is that of token t + 1: moves it there. */
 static kedge_status keep_scores(scoring *s, uint32_t first, uint32_t end) {
   const uint64_t from = s->samples->offsets[first], count = s->samples->offsets[end] - from;
@@ -156,8 +144,8 @@ static kedge_status keep_scores(scoring *s, uint32_t first, uint32_t end) {
     if (s->labels[t] < 0) continue;
     const double nll = (double)s->nll[t];
     if (!isfinite(nll))
-      return kedge_fail(KEDGE_ERR_NUMERIC, "the log-probability of token %llu is not finite",
-                        (unsigned long long)(from + t + 1));
+      return kedge_not_finite(s->model, "the log-probability of token %llu is not finite",
+                              (unsigned long long)(from + t + 1));
     s->logprobs[from + t + 1] = -s->nll[t];
     s->mask[from + t + 1] = 1;
     s->result->scored++;
@@ -183,7 +171,7 @@ static kedge_status run_pass(scoring *s) {
                                .labels = s->labels,
                                .weights = s->weights};
   KEDGE_TRY(kedge_pass_run(pass, &tokens));
-  KEDGE_TRY(check_routers(s, pass));
+  KEDGE_TRY(kedge_pass_check_routers(pass, s->model));
   KEDGE_TRY(kedge_exec_read(pass->exec, pass->decoder.nll_T, s->nll, (uint64_t)size * sizeof *s->nll));
   if (s->options->logits)
     KEDGE_TRY(kedge_exec_read(pass->exec, pass->decoder.hidden_TD, s->hidden,

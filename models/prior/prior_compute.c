@@ -5,7 +5,7 @@
 
 #include "core/device.h"
 #include "models/checkpoint/convert.h"
-#include "models/decoder/pass.h"
+#include "models/decoder/finite.h"
 #include "models/prior/partial.h"
 #include "models/training/batches.h"
 
@@ -155,7 +155,8 @@ static kedge_status add_layer(prior_work *w, const kedge_micro_batch *mb, uint32
   memset(w->sums, 0, (size_t)mb->samples * 2 * w->E * sizeof *w->sums);
   for (uint32_t t = 0; t < mb->tokens; t++) {
     if (!softmax(w->logits + (size_t)t * w->E, w->E, w->softmax))
-      return kedge_fail(KEDGE_ERR_NUMERIC, "router logits of MoE layer %u are not finite", layer);
+      return kedge_not_finite(w->model, "layer %u: the router logits are not finite",
+                              kedge_params_moe_layer(&w->model->params, layer));
     double *sum = w->sums + (size_t)mb->spans_T[t] * w->E;
     for (uint32_t e = 0; e < w->E; e++) sum[e] += w->softmax[e];
   }

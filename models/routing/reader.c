@@ -2,6 +2,8 @@
  * Runs a model for its routers' sake (reader.h). */
 #include "models/routing/reader.h"
 
+#include "models/decoder/finite.h"
+
 struct kedge_router_reader {
   const kedge_model *model;
   kedge_model *own; /* NULL: the model is borrowed */
@@ -50,11 +52,7 @@ static kedge_status read_layer(const kedge_router_reader *r, const kedge_pass *p
                                float *logits_TE, int32_t *ids_TK) {
   const kedge_hf_config *c = &r->model->config;
   const kedge_decoder *d = &pass->decoder;
-  int32_t bad = 0;
-  if (d->bad_1[layer]) KEDGE_TRY(kedge_exec_read(pass->exec, d->bad_1[layer], &bad, sizeof bad));
-  if (bad)
-    return kedge_fail(KEDGE_ERR_NUMERIC, "layer %u: the router logits of %d tokens are not finite",
-                      kedge_params_moe_layer(&r->model->params, layer), bad);
+  KEDGE_TRY(kedge_pass_check_router(pass, r->model, layer));
   if (logits_TE)
     KEDGE_TRY(
         kedge_exec_read(pass->exec, d->router_TE[layer], logits_TE, 4ull * pass->tokens * c->num_experts));

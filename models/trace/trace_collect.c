@@ -3,7 +3,7 @@
 #include "models/trace/trace.h"
 
 #include "core/args.h"
-#include "models/decoder/pass.h"
+#include "models/decoder/finite.h"
 #include "models/training/batches.h"
 
 #include <math.h>
@@ -72,11 +72,7 @@ static kedge_status take_layer(collector *c, kedge_pass *pass, uint32_t layer, u
   kedge_trace *t = c->trace;
   const kedge_decoder *d = &pass->decoder;
   const uint32_t K = t->topk, E = t->experts;
-  int32_t bad = 0;
-  if (d->bad_1[layer]) KEDGE_TRY(kedge_exec_read(pass->exec, d->bad_1[layer], &bad, sizeof bad));
-  if (bad)
-    return kedge_fail(KEDGE_ERR_NUMERIC, "router of layer %d: the scores of %d tokens are not finite",
-                      t->layer_numbers[layer], bad);
+  KEDGE_TRY(kedge_pass_check_router(pass, c->model, layer));
   KEDGE_TRY(kedge_exec_read(pass->exec, d->ids_TK[layer], c->ids, 4ull * pass->tokens * K));
   if (t->weights)
     KEDGE_TRY(kedge_exec_read(pass->exec, d->gates_TK[layer], c->gates, 4ull * pass->tokens * K));

@@ -2,6 +2,8 @@
  * One update, and one evaluation. */
 #include "models/training/step.h"
 
+#include "models/decoder/finite.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,18 +92,6 @@ void kedge_stepper_destroy(kedge_stepper *s) {
   *s = (kedge_stepper){0};
 }
 
-static kedge_status check_routers(kedge_pass *pass, const kedge_params *params) {
-  for (uint32_t l = 0; l < params->moe_layers; l++) {
-    int32_t bad = 0;
-    if (pass->decoder.bad_1[l])
-      KEDGE_TRY(kedge_exec_read(pass->exec, pass->decoder.bad_1[l], &bad, sizeof bad));
-    if (bad)
-      return kedge_fail(KEDGE_ERR_NUMERIC, "layer %u: the router logits of %d tokens are not finite",
-                        kedge_params_moe_layer(params, l), bad);
-  }
-  return KEDGE_OK;
-}
-
 /* ---- What the frozen base and the counting forward give
  * ------------------------------------------------------------ */
 
@@ -163,13 +153,13 @@ static kedge_tokens tokens_of(const kedge_micro_batch *mb, const kedge_feed_data
                         .feeds = feeds};
 }
 
-static kedge_status read_loss(const kedge_pass *pass, kedge_value value, double *sum) {
+static kedge_status read_loss(const kedge_model *model, const kedge_pass *pass, kedge_value value,
+                              double *sum) {
   float loss = 0;
   if (!value) return KEDGE_OK;
   KEDGE_TRY(kedge_exec_read(pass->exec, value, &loss, sizeof loss));
   if (!isfinite(loss))
-    return kedge_fail(KEDGE_ERR_NUMERIC, "the %s is not finite",
-                      kedge_value_name(pass->decoder.graph, value));
+    return kedge_not_finite(model, "the %s is not finite", kedge_value_name(pass->decoder.graph, value));
   *sum += (double)loss;
   return KEDGE_OK;
 }
@@ -180,7 +170,7 @@ static kedge_status run_pass(kedge_stepper *s, kedge_passes *passes, const kedge
   const kedge_tokens tokens = tokens_of(mb, fed ? s->feeds.data : NULL);
   KEDGE_TRY(kedge_passes_get(passes, mb->size, fed ? kedge_feeds_rows(&s->feeds, mb->samples) : 0, pass));
   KEDGE_TRY(kedge_pass_run(*pass, &tokens));
-  return check_routers(*pass, &s->setup->model->params);
+  return kedge_pass_check_routers(*pass, passes->model);
 }
 
 static kedge_status fill_feeds(kedge_stepper *s, kedge_batches *batches, const kedge_update *update,
@@ -208,10 +198,10 @@ static kedge_status count_update(kedge_stepper *s, kedge_batches *batches, const
 static kedge_status train_micro(kedge_stepper *s, const kedge_micro_batch *mb, kedge_step_result *result) {
   kedge_pass *pass;
   KEDGE_TRY(run_pass(s, &s->train, mb, true, &pass));
-  KEDGE_TRY(read_loss(pass, pass->decoder.loss_1, &result->loss));
-  KEDGE_TRY(read_loss(pass, pass->decoder.aux_1, &result->aux));
+  KEDGE_TRY(read_loss(s->setup->model, pass, pass->decoder.loss_1, &result->loss));
+  KEDGE_TRY(read_loss(s->setup->model, pass, pass->decoder.aux_1, &result->aux));
   for (uint32_t i = 0; i < s->feeds.count; i++)
-    KEDGE_TRY(read_loss(pass, pass->decoder.terms_1[i], &result->terms[i]));
+    KEDGE_TRY(read_loss(s->setup->model, pass, pass->decoder.terms_1[i], &result->terms[i]));
   const uint32_t balance = global_balance(s);
   if (balance < s->feeds.count && s->feeds.interventions[balance].scope == KEDGE_BALANCE_GLOBAL_RUNNING)
     KEDGE_TRY(add_counts(s, pass, balance));
@@ -303,7 +293,7 @@ kedge_status kedge_stepper_evaluate(kedge_stepper *s, double *loss) {
     if (!update.micro_batches) break;
     KEDGE_GOTO(kedge_batches_micro(batches, 0, &mb), status, done);
     KEDGE_GOTO(run_pass(s, &s->eval, &mb, false, &pass), status, done);
-    KEDGE_GOTO(read_loss(pass, pass->decoder.loss_1, &part), status, done);
+    KEDGE_GOTO(read_loss(s->setup->model, pass, pass->decoder.loss_1, &part), status, done);
     sum += part * (double)mb.supervised; /* a batch's loss is the mean over its own tokens */
     tokens += mb.supervised;
   }
