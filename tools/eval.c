@@ -3,6 +3,7 @@
  * of all samples. */
 #include "models/checkpoint/atomic.h"
 #include "models/evaluation/evaluate.h"
+#include "models/retention/probe.h"
 #include "tools/cli.h"
 #include "tools/inputs.h"
 #include "tools/interrupt.h"
@@ -14,11 +15,11 @@
 
 typedef struct eval_command {
   const char *model, *out, *json, *dtype, *backend, *template_name, *chat_template, *choice, *options,
-      *python, *model_options;
+      *python, *model_options, *experts_of, *router_bias, *gate_source, *router_span;
   cli_list suites;
-  double temperature, top_p, code_seconds;
-  int64_t limit, repeats, top_k, seed, max_new_tokens, batch_size, threads, choice_seed;
-  bool chat, allow_code, decode_all, whole;
+  double temperature, top_p, code_seconds, strength, eps, clip;
+  int64_t limit, repeats, top_k, seed, max_new_tokens, batch_size, threads, choice_seed, rank;
+  bool chat, allow_code, decode_all, whole, hard;
 } eval_command;
 
 static void note(void *context, const char *line) {
@@ -156,6 +157,44 @@ static kedge_status read_options(const eval_command *o, kedge_eval_options *e) {
   return KEDGE_OK;
 }
 
+/* ---- Steering
+ * ---------------------------------------------------------------------------------------------------- */
+
+/* What steers, and the folder of the other model; NULL: nothing does. */
+static kedge_status read_steer(const eval_command *o, kedge_eval_steer *s, const char **base) {
+  static const char *const sources[] = {"biased", "raw"}, *const spans[] = {"qa", "sample"};
+  int source, span;
+  *base = o->experts_of ? o->experts_of : o->router_bias;
+  if (o->experts_of && o->router_bias)
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "--experts-of and --router-bias exclude each other");
+  if (o->rank && !o->experts_of)
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "--experts-rank has no meaning without --experts-of");
+  KEDGE_TRY(find_word("--router-gates", o->gate_source, sources, 2, &source));
+  KEDGE_TRY(find_word("--router-span", o->router_span, spans, 2, &span));
+  s->rank = (uint32_t)o->rank;
+  s->intervention = (kedge_intervention){.id = o->experts_of ? KEDGE_ROUTER_replay
+                                               : o->hard     ? KEDGE_ROUTER_rpb_hard
+                                                             : KEDGE_ROUTER_rpb,
+                                         .beta = o->strength,
+                                         .eps = o->eps,
+                                         .clip = o->clip,
+                                         .gate_raw = source == 1,
+                                         .whole_sample = span == 1};
+  return *base ? kedge_probe_check(*base, o->model) : KEDGE_OK;
+}
+
+static kedge_status open_steer(const eval_command *o, const kedge_model *model, kedge_eval_steer *s,
+                               kedge_model **base, kedge_eval_options *e) {
+  const char *folder;
+  const kedge_model_how how = {.dtype = model->dtype, .map = true, .options = o->model_options};
+  KEDGE_TRY(read_steer(o, s, &folder));
+  if (!folder) return KEDGE_OK;
+  KEDGE_TRY(kedge_model_open(model->device, folder, &how, base));
+  s->base = *base;
+  e->steer = s;
+  return KEDGE_OK;
+}
+
 static kedge_status evaluate(const eval_command *o, kedge_eval_options *e, const kedge_model *model,
                              const kedge_tokenizer *tokenizer) {
   kedge_eval_summary summary;
@@ -182,7 +221,8 @@ static kedge_status evaluate(const eval_command *o, kedge_eval_options *e, const
 static kedge_status run(const eval_command *o) {
   kedge_hf_config config;
   kedge_device *device = NULL;
-  kedge_model *model = NULL;
+  kedge_model *model = NULL, *base = NULL;
+  kedge_eval_steer steer = {0};
   kedge_tokenizer *tokenizer = NULL;
   kedge_sandbox sandbox = {0};
   kedge_eval_options e = {0};
@@ -201,7 +241,9 @@ static kedge_status run(const eval_command *o) {
   if (status == KEDGE_OK) status = input_device_open(o->backend, &open, &device);
   const kedge_model_how how = {.dtype = dtype, .map = true, .options = o->model_options};
   if (status == KEDGE_OK) status = kedge_model_open(device, o->model, &how, &model);
+  if (status == KEDGE_OK) status = open_steer(o, model, &steer, &base, &e);
   if (status == KEDGE_OK) status = evaluate(o, &e, model, tokenizer);
+  kedge_model_free(base);
   kedge_model_free(model);
   kedge_device_close(device);
   kedge_tokenizer_free(tokenizer);
@@ -217,6 +259,11 @@ int command_eval(int argc, char **argv) {
                     .batch_size = 32,
                     .choice_seed = 42,
                     .code_seconds = 10,
+                    .strength = 1,
+                    .eps = 0.05,
+                    .clip = 5,
+                    .gate_source = "biased",
+                    .router_span = "qa",
                     .backend = "cpu",
                     .template_name = "auto",
                     .choice = "likelihood",
@@ -256,6 +303,25 @@ int command_eval(int argc, char **argv) {
       {"--whole", CLI_FLAG, &o.whole, NULL, "own rows are right only if the whole completion is said (fast)",
        false, 0, 0},
       {"--decode-all", CLI_FLAG, &o.decode_all, NULL, "decode also where one pass over the reference tells",
+       false, 0, 0},
+      {"--experts-of", CLI_TEXT, &o.experts_of, "DIR",
+       "use the experts that this model chooses for the same tokens, with the own gate weights on them",
+       false, 0, 0},
+      {"--experts-rank", CLI_INT, &o.rank, "N", "only in the place of the N-th best expert (0: all of them)",
+       false, 0, 65536},
+      {"--router-bias", CLI_TEXT, &o.router_bias, "DIR",
+       "keep the bias of rpb on, of the prior that this base has of each question and its reference", false,
+       0, 0},
+      {"--router-strength", CLI_REAL, &o.strength, "X", "beta of that bias (1)", false, 0, 1e6},
+      {"--router-hard", CLI_FLAG, &o.hard, NULL, "the prior's own experts in place of the bias (rpb_hard)",
+       false, 0, 0},
+      {"--router-eps", CLI_REAL, &o.eps, "X", "lower clip of the prior, in parts of 1/E (0.05)", false, 1e-12,
+       1},
+      {"--router-clip", CLI_REAL, &o.clip, "X", "upper clip of the prior, in parts of 1/E (5)", false, 1,
+       1e6},
+      {"--router-gates", CLI_TEXT, &o.gate_source, "WHAT", "gate weights from biased or raw logits (biased)",
+       false, 0, 0},
+      {"--router-span", CLI_TEXT, &o.router_span, "WHAT", "a prior for question and answer (qa), or a sample",
        false, 0, 0},
       {"--batch-size", CLI_INT, &o.batch_size, "N", "sequences together; changes no result (32)", false, 1,
        4096},

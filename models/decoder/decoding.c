@@ -51,6 +51,7 @@ struct kedge_decoding {
   /* a pass */
   uint32_t capacity;                                          /* tokens */
   int32_t *ids, *positions, *segments, *rows, *base, *length; /* [capacity] */
+  uint32_t *job_of;                                           /* [capacity] job of each token */
   unsigned char *hidden;                                      /* [capacity, D] */
   wanted *wants;                                              /* [capacity] */
   uint32_t tokens, want_count;
@@ -80,9 +81,11 @@ static void drop_pass(kedge_decoding *d) {
   kedge_free(d->rows);
   kedge_free(d->base);
   kedge_free(d->length);
+  kedge_free(d->job_of);
   kedge_free(d->hidden);
   kedge_free(d->wants);
   d->ids = d->positions = d->segments = d->rows = d->base = d->length = NULL;
+  d->job_of = NULL;
   d->hidden = NULL;
   d->wants = NULL;
   d->capacity = 0;
@@ -153,7 +156,11 @@ static kedge_status reserve_cache(kedge_decoding *d, uint32_t rows) {
   d->slots = kedge_alloc(count, sizeof *d->slots);
   if (!d->slots) return KEDGE_ERR_MEMORY;
   KEDGE_TRY(kedge_cache_new(d->model, count * rows, &d->cache));
-  const kedge_decoder_spec spec = {.hidden = true, .cache = d->cache};
+  const kedge_decoding_steer *steer = d->options.steer;
+  const kedge_decoder_spec spec = {.hidden = true,
+                                   .cache = d->cache,
+                                   .interventions = steer ? steer->intervention : NULL,
+                                   .intervention_count = steer != NULL};
   kedge_passes_init(&d->passes, d->model, &spec, d->workspace, NULL, NULL);
   d->slot_count = count;
   d->slot_rows = rows;
@@ -182,10 +189,11 @@ static kedge_status reserve_pass(kedge_decoding *d, uint32_t tokens) {
   d->rows = kedge_alloc(size, sizeof *d->rows);
   d->base = kedge_alloc(size, sizeof *d->base);
   d->length = kedge_alloc(size, sizeof *d->length);
+  d->job_of = kedge_alloc(size, sizeof *d->job_of);
   d->hidden = kedge_alloc(size, d->width);
   d->wants = kedge_alloc(size, sizeof *d->wants);
-  if (!d->ids || !d->positions || !d->segments || !d->rows || !d->base || !d->length || !d->hidden ||
-      !d->wants)
+  if (!d->ids || !d->positions || !d->segments || !d->rows || !d->base || !d->length || !d->job_of ||
+      !d->hidden || !d->wants)
     return KEDGE_ERR_MEMORY;
   d->capacity = size;
   return KEDGE_OK;
@@ -244,6 +252,7 @@ static void add_token(kedge_decoding *d, uint32_t s, uint32_t place, int32_t id,
   d->rows[t] = (int32_t)(first + place);
   d->base[t] = (int32_t)first;
   d->length[t] = (int32_t)place + 1;
+  d->job_of[t] = d->slots[s].job;
 }
 
 static void want(kedge_decoding *d, uint32_t slot_index, uint32_t index) {
@@ -289,16 +298,32 @@ static void lay_out(kedge_decoding *d) {
 static kedge_status run_pass(kedge_decoding *d) {
   const uint32_t size = pass_size(d->tokens);
   const uint64_t bytes = (uint64_t)size * sizeof(int32_t);
+  const kedge_decoding_steer *steer = d->options.steer;
   kedge_pass *pass;
   for (uint32_t t = d->tokens; t < size; t++) {
     d->ids[t] = d->positions[t] = d->base[t] = d->length[t] = 0;
     d->segments[t] = d->rows[t] = -1;
   }
-  KEDGE_TRY(kedge_passes_get(&d->passes, size, 0, &pass));
+  kedge_feed_data feed = {0};
+  KEDGE_TRY(kedge_passes_get(&d->passes, size, steer ? steer->prior_rows : 0, &pass));
+  if (steer) {
+    const kedge_decoding_pass laid = {.tokens = d->tokens,
+                                      .size = size,
+                                      .ids = d->ids,
+                                      .positions = d->positions,
+                                      .segments = d->segments,
+                                      .rows = d->rows,
+                                      .base = d->base,
+                                      .length = d->length,
+                                      .jobs = d->job_of,
+                                      .cache_rows = d->slot_count * d->slot_rows};
+    KEDGE_TRY(steer->feed(steer->context, &laid, &feed));
+  }
   KEDGE_TRY(kedge_exec_write(pass->exec, pass->decoder.rows_T, d->rows, bytes));
   KEDGE_TRY(kedge_exec_write(pass->exec, pass->decoder.base_T, d->base, bytes));
   KEDGE_TRY(kedge_exec_write(pass->exec, pass->decoder.length_T, d->length, bytes));
-  const kedge_tokens tokens = {.ids = d->ids, .positions = d->positions, .segments = d->segments};
+  const kedge_tokens tokens = {
+      .ids = d->ids, .positions = d->positions, .segments = d->segments, .feeds = steer ? &feed : NULL};
   KEDGE_TRY(kedge_pass_run(pass, &tokens));
   KEDGE_TRY(kedge_pass_check_routers(pass, d->model));
   KEDGE_TRY(kedge_exec_read(pass->exec, pass->decoder.hidden_TD, d->hidden, size * d->width));

@@ -15,6 +15,7 @@
 #define KEDGE_MODELS_DECODER_DECODING_H
 
 #include "models/decoder/generate.h"
+#include "models/decoder/pass.h"
 
 /* One sequence. Ids are borrowed until the run is over. */
 typedef struct kedge_decoding_job {
@@ -40,11 +41,30 @@ typedef struct kedge_decoding_result {
   double *endings;  /* [ending_count] log p of the reference with that ending, in nats */
 } kedge_decoding_result;
 
+/* A pass as it is laid out: `size` entries, of which those from `tokens` on are padding (segments -1). */
+typedef struct kedge_decoding_pass {
+  uint32_t tokens, size;
+  const int32_t *ids, *positions, *segments; /* [size] */
+  const int32_t *rows, *base, *length;       /* [size] of the cache (decoder.h) */
+  const uint32_t *jobs;                      /* [tokens] job of each token; a job's tokens stand together */
+  uint32_t cache_rows;                       /* rows of the whole cache */
+} kedge_decoding_pass;
+
+/* An intervention that acts in every pass, and what it reads. */
+typedef struct kedge_decoding_steer {
+  const kedge_intervention *intervention;
+  uint32_t prior_rows; /* S of its table, where it reads a prior; else 0 */
+  /* Fills what the intervention reads (router.h), for `size` tokens. Called before each pass. */
+  kedge_status (*feed)(void *context, const kedge_decoding_pass *pass, kedge_feed_data *data);
+  void *context;
+} kedge_decoding_steer;
+
 typedef struct kedge_decoding_options {
   uint32_t sequences;   /* that run together at most; 0: 32 */
   uint64_t cache_bytes; /* the cache is made no larger unless a single sequence needs it; 0: 1 GiB */
   const int32_t *stops; /* [stop_count] ids that end a text */
   uint32_t stop_count;
+  const kedge_decoding_steer *steer; /* NULL: the model's own choice of experts; borrowed */
   /* Asked after each new token that the reference did not tell; false ends the sequence (`cut`). May be NULL.
    */
   bool (*go_on)(void *context, uint32_t job, const int32_t *ids, uint32_t count);

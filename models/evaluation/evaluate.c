@@ -8,13 +8,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_NEW = 256 };
+enum { MAX_NEW = 256, SEQUENCES = 32 };
 
 /* ---- Settings
  * ---------------------------------------------------------------------------------------------------- */
 
 static kedge_status put(json_t *object, const char *key, json_t *value) {
   return json_object_set_new(object, key, value) ? KEDGE_ERR_MEMORY : KEDGE_OK;
+}
+
+static kedge_status describe_steer(const kedge_eval_steer *s, json_t *to) {
+  const kedge_intervention *it = &s->intervention;
+  char hash[33];
+  json_t *steer = json_object();
+  KEDGE_TRY(put(to, "steer", steer));
+  KEDGE_TRY(kedge_model_hash(s->base, hash));
+  KEDGE_TRY(put(steer, "base", json_string(hash)));
+  KEDGE_TRY(put(steer, "intervention", json_string(kedge_router_name(it->id))));
+  if (it->id == KEDGE_ROUTER_replay) return put(steer, "rank", json_integer(s->rank));
+  KEDGE_TRY(put(steer, "beta", json_real(it->beta)));
+  KEDGE_TRY(put(steer, "eps", json_real(it->eps)));
+  KEDGE_TRY(put(steer, "clip", json_real(it->clip)));
+  KEDGE_TRY(put(steer, "gate_source", json_string(it->gate_raw ? "raw" : "biased")));
+  return put(steer, "span", json_string(it->whole_sample ? "sample" : "qa"));
 }
 
 /* Everything that rows depend on: the first row of their file. */
@@ -50,6 +66,7 @@ static kedge_status describe(const evaluation *e, json_t *to) {
   KEDGE_TRY(put(to, "option_texts", json_boolean(o->option_texts)));
   KEDGE_TRY(put(to, "choice_order", json_integer((json_int_t)(o->choice_order < 0 ? -1 : o->choice_order))));
   KEDGE_TRY(put(to, "whole", json_boolean(o->whole)));
+  if (o->steer) KEDGE_TRY(describe_steer(o->steer, to));
   return put(to, "decode_all", json_boolean(o->decode_all));
 }
 
@@ -159,7 +176,11 @@ static kedge_status open_all(evaluation *e) {
                       (unsigned long long)e->suite.code);
   KEDGE_TRY(kedge_prompts_init(&e->prompts, e->tokenizer, &e->model->config, o->template_of, o->chat,
                                positions > e->max_new + 16 ? positions - e->max_new : 0));
-  const kedge_decoding_options decoding = {.sequences = o->sequences,
+  const uint32_t sequences = o->sequences ? o->sequences : SEQUENCES;
+  if (o->steer) KEDGE_TRY(kedge__steering_new(o->steer, e->model, sequences, &e->steering));
+  const kedge_decoding_options decoding = {.sequences = sequences,
+                                           .steer =
+                                               e->steering ? kedge__steering_decoding(e->steering) : NULL,
                                            .stops = e->prompts.stops,
                                            .stop_count = e->prompts.stop_count,
                                            .go_on = go_on,
@@ -202,6 +223,7 @@ kedge_status kedge_evaluate(const kedge_model *model, const kedge_tokenizer *tok
   if (status == KEDGE_OK) status = write_summary(&e);
   kedge_eval_record_close(&e.record);
   kedge_decoding_free(e.decoding);
+  kedge__steering_free(e.steering);
   kedge_suite_close(&e.suite);
   if (w) kedge__window_clear(w);
   kedge_free(w);

@@ -10,6 +10,7 @@
 #include "models/evaluation/prompt.h"
 #include "models/evaluation/record.h"
 #include "models/evaluation/sandbox.h"
+#include "models/evaluation/steer.h"
 
 /* How choices are judged. */
 typedef enum kedge_choice_by {
@@ -34,10 +35,11 @@ typedef struct kedge_eval_options {
   int64_t choice_order; /* seed of the order of options that prompts do not list; below 0: as published */
   bool whole; /* own rows are right only where all of the completion is said; one pass tells nearly all of
                * them. Choices that are judged by likelihood stay as they are */
-  bool decode_all;              /* makes every token by decoding, also where the reference's pass tells it */
-  const kedge_sandbox *sandbox; /* NULL: suites that need code to run are refused */
-  const char *out;              /* folder for items.jsonl and summary.json; NULL: none */
-  kedge_notice notice;          /* may be NULL */
+  bool decode_all;               /* makes every token by decoding, also where the reference's pass tells it */
+  const kedge_sandbox *sandbox;  /* NULL: suites that need code to run are refused */
+  const kedge_eval_steer *steer; /* what else decides about experts; NULL: nothing */
+  const char *out;               /* folder for items.jsonl and summary.json; NULL: none */
+  kedge_notice notice;           /* may be NULL */
   bool (*progress)(void *context, uint64_t samples, uint64_t total, uint64_t tokens); /* false: interrupted */
   void *context; /* of notice and progress */
 } kedge_eval_options;

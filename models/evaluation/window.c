@@ -12,7 +12,12 @@ void kedge__window_clear(window *w) {
     kedge_free(w->sequences[i].prompt.ids);
     kedge_decoding_result_destroy(&w->results[i]);
   }
-  for (uint32_t i = 0; i < w->count; i++) kedge_item_destroy(&w->items[i]);
+  for (uint32_t i = 0; i < w->count; i++) {
+    kedge_item_destroy(&w->items[i]);
+    kedge_free(w->questions[i].ids);
+  }
+  kedge_free(w->job_items);
+  kedge_free(w->job_prompts);
   kedge_free(w->sequences);
   kedge_free(w->jobs);
   kedge_free(w->results);
@@ -295,8 +300,25 @@ static kedge_status add_rows(evaluation *e, window *w) {
   return KEDGE_OK;
 }
 
+/* The priors of the items, and which sequence is of which. */
+static kedge_status steer(evaluation *e, window *w) {
+  if (!e->steering || !kedge__steering_reads_priors(e->steering)) return KEDGE_OK;
+  for (uint32_t i = 0; i < w->count; i++)
+    KEDGE_TRY(kedge_prompts_encode(&e->prompts, &w->items[i], w->items[i].reference, true, &w->questions[i]));
+  w->job_items = kedge_alloc(w->job_count, sizeof *w->job_items);
+  w->job_prompts = kedge_alloc(w->job_count, sizeof *w->job_prompts);
+  if (!w->job_items || !w->job_prompts) return KEDGE_ERR_MEMORY;
+  for (uint32_t j = 0; j < w->job_count; j++) {
+    w->job_items[j] = w->sequences[j].item;
+    w->job_prompts[j] = w->sequences[j].prompt.prompt_count;
+  }
+  kedge__steering_jobs(e->steering, w->job_items, w->job_prompts);
+  return kedge__steering_prepare(e->steering, w->questions, w->count);
+}
+
 kedge_status kedge__window_run(evaluation *e, window *w) {
   KEDGE_TRY(add_items(e, w));
+  KEDGE_TRY(steer(e, w));
   make_jobs(e, w);
   const kedge_status status = kedge_decoding_run(e->decoding, w->jobs, w->job_count, w->results);
   KEDGE_TRY(e->asked);

@@ -7,6 +7,7 @@
 
 #include "models/decoder/decoding.h"
 #include "models/evaluation/evaluate.h"
+#include "models/evaluation/steer.h"
 #include "models/evaluation/verdict.h"
 
 enum { WINDOW = 64 }; /* items */
@@ -31,6 +32,8 @@ typedef struct window {
   uint32_t job_count, capacity;
   double options[WINDOW][KEDGE_MAX_CHOICES]; /* log-likelihoods */
   uint32_t option_tokens[WINDOW];            /* of the right one */
+  kedge_prompt questions[WINDOW];            /* with their references, where priors are made of them */
+  uint32_t *job_items, *job_prompts;         /* [job_count] the same */
 } window;
 
 typedef struct evaluation {
@@ -41,6 +44,7 @@ typedef struct evaluation {
   uint32_t repeats, max_new;
   kedge_suite suite;
   kedge_prompts prompts;
+  kedge__steering *steering; /* NULL: none */
   kedge_decoding *decoding;
   kedge_eval_record record;
   uint64_t record_start;
