@@ -20,6 +20,8 @@
  *   models/retention/communities.h     communities of experts that are chosen together, and their file
  *   models/retention/partition.h       how alike two partitions are: NMI, AMI, ARI
  *   models/retention/community_report.h  communities of whole traces, with null graphs and noise floors
+ *   models/retention/selection.h     likelihoods of answers under each other's experts
+ *   models/evaluation/steer.h        evaluation while another model decides about experts
  *   models/evaluation/evaluate.h     a model's answers to suites: kedge_evaluate()
  *   models/training/config.h         every key of a run, from YAML and key=value
  *   models/training/trainer.h        a whole run: kedge_train()

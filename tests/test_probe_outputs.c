@@ -182,7 +182,21 @@ static void test_csv(void **state) {
   assert_string_equal(cell(csv, 4, 1), "0.4");
   assert_string_equal(cell(csv, 4, 13), "1");
   free(csv);
-  assert_int_equal(test_entries(at("tables")), 8);
+  csv = test_read(at("tables/retention.csv"), &bytes);
+  assert_string_equal(cell(csv, 0, 6), "gate_weighted_overlap");
+  assert_string_equal(cell(csv, 1, 0), "x");
+  assert_string_equal(cell(csv, 1, 1), "all");
+  assert_string_equal(cell(csv, 3, 2), "mean");
+  assert_string_equal(cell(csv, 1, 6), ""); /* these traces have no gate weights */
+  kedge_retention kept;
+  kedge_trace post = grouped(2);
+  ok(kedge_retention_compare(&t, &post, KEDGE_RETENTION_ALL, &kept));
+  assert_true(fabs(strtod(cell(csv, 2, 7), NULL) - kept.layers[1].top1) < 1e-15);
+  assert_true(fabs(strtod(cell(csv, 3, 4), NULL) - kept.mean.overlap) < 1e-15);
+  kedge_retention_destroy(&kept);
+  kedge_trace_destroy(&post);
+  free(csv);
+  assert_int_equal(test_entries(at("tables")), 9);
   kedge_trace_destroy(&t);
 }
 

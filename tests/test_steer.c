@@ -4,6 +4,8 @@
  * Steered evaluation: another model's experts against transformers in float64 (golden/forced.json), a model's
  * own experts forced on it, the rule of ranks, and a training condition's bias against the training loss. */
 #include "models/evaluation/evaluate.h"
+#include "models/retention/selection.h"
+#include "models/routing/replace.h"
 #include "models/text/random.h"
 #include "tests/support/files.h"
 #include "tests/support/program.h"
@@ -349,6 +351,80 @@ static void test_bias(void **state) {
   }
 }
 
+/* ---- Both sides at once
+ * --------------------------------------------------------------------------------------------- */
+
+static double selected(const json_t *probe, const char *side, int rank, const char *key) {
+  const json_t *domain = json_array_get(json_object_get(probe, "domains"), 0),
+               *s = json_object_get(domain, "selection");
+  const json_t *at =
+      rank ? json_array_get(json_object_get(s, "ranks"), (size_t)rank - 1) : json_object_get(s, side);
+  assert_true(json_is_number(json_object_get(at, key)));
+  return json_number_value(json_object_get(at, key));
+}
+
+static void same_as_eval(const json_t *probe, const char *side, int rank, const char *eval) {
+  static unsigned number;
+  char folder[32];
+  snprintf(folder, sizeof folder, "alone-%u", number++);
+  run_ok("eval --suite rows.jsonl --whole --max-new-tokens 40 --out %s %s", folder, eval);
+  size_t bytes;
+  char *text = test_read(test_path(at(folder), "summary.json"), &bytes);
+  json_t *root = json_loads(text, 0, NULL), *all = json_object_get(root, "all");
+  const double nll = json_number_value(json_object_get(all, "nll_per_token")),
+               right = json_number_value(json_object_get(json_object_get(all, "accuracy"), "right"));
+  const double got = selected(probe, side, rank, "nll_per_token");
+  if (!(fabs(got - nll) <= 2e-6 * nll)) fail_msg("%s %d: nll %.9g, eval has %.9g", side, rank, got, nll);
+  assert_true(fabs(selected(probe, side, rank, "right") - right) < 0.5);
+  json_decref(root);
+  free(text);
+}
+
+/* What a probe measures of both models at once is what the evaluations of one model after another say. */
+static void test_selection(void **state) {
+  (void)state;
+  char text[512];
+  snprintf(
+      text, sizeof text,
+      "probe --base base --post trained --data rows.jsonl --no-communities --selection --csv csv --json -");
+  json_t *probe = test_kedge_json(text);
+  same_as_eval(probe, "base", 0, "--model base");
+  same_as_eval(probe, "post", 0, "--model trained");
+  same_as_eval(probe, "forced", 0, "--model trained --experts-of base");
+  same_as_eval(probe, "converse", 0, "--model base --experts-of trained");
+  same_as_eval(probe, "rank", 1, "--model trained --experts-of base --experts-rank 1");
+  same_as_eval(probe, "rank", 2, "--model trained --experts-of base --experts-rank 2");
+  assert_true(selected(probe, "post", 0, "accuracy") > selected(probe, "base", 0, "accuracy"));
+  json_decref(probe);
+  size_t bytes;
+  char *csv = test_read(at("csv/selection.csv"), &bytes);
+  assert_non_null(strstr(csv, "\ndata,post,base's,"));
+  assert_non_null(strstr(csv, "\ndata,post,base's rank 2,"));
+  free(csv);
+  csv = test_read(at("csv/retention.csv"), &bytes);
+  assert_non_null(strstr(csv, "gate_weighted_overlap,top1_agreement"));
+  assert_non_null(strstr(csv, "\ndata,answer,mean,"));
+  free(csv);
+  /* A model with itself: every variant has the same bits, whatever the batch. */
+  for (int batch = 1; batch <= 8; batch += 7) {
+    snprintf(text, sizeof text,
+             "probe --base trained --post trained --data rows.jsonl --no-communities --selection --json - "
+             "--batch-size %d",
+             batch);
+    probe = test_kedge_json(text);
+    static const char *const sides[] = {"post", "forced", "converse", "", ""};
+    for (int i = 0; i < 5; i++)
+      for (int k = 0; k < 2; k++) {
+        const char *key = k ? "accuracy" : "nll_per_token";
+        const double a = selected(probe, "base", 0, key),
+                     b = selected(probe, sides[i], i > 2 ? i - 2 : 0, key);
+        assert_memory_equal(&a, &b, sizeof a);
+      }
+    json_decref(probe);
+  }
+  test_kedge_expect("probe --base base --data rows.jsonl --selection", 2, "--selection runs two models");
+}
+
 static void test_refusals(void **state) {
   (void)state;
   static const char eval[] = "eval --model base --suite rows.jsonl";
@@ -404,6 +480,20 @@ static void test_memory(void **state) {
     }
     assert_true(failed > 25);
   }
+  const kedge_dataset_options reading = {.tokenizer = tokenizer, .eos = -1};
+  kedge_dataset *data;
+  kedge_selection found;
+  kedge_status status = KEDGE_ERR_MEMORY;
+  check(kedge_dataset_read(suites, NULL, 1, &reading, &data));
+  for (uint64_t nth = 1; status != KEDGE_OK; nth += 1 + nth / 6) {
+    kedge_alloc_fail_nth(nth);
+    status = kedge_selection_measure(base, model, data, NULL, &found);
+    kedge_alloc_fail_nth(0);
+    if (status != KEDGE_OK) assert_int_equal(status, KEDGE_ERR_MEMORY);
+  }
+  assert_int_equal(found.samples, ROWS);
+  kedge_selection_destroy(&found);
+  kedge_dataset_free(data);
   kedge_tokenizer_free(tokenizer);
   kedge_model_free(model);
   kedge_model_free(base);
@@ -413,6 +503,7 @@ static void test_memory(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden_nll), cmocka_unit_test(test_ranks),
                                      cmocka_unit_test(test_command),    cmocka_unit_test(test_bias),
-                                     cmocka_unit_test(test_refusals),   cmocka_unit_test(test_memory)};
+                                     cmocka_unit_test(test_selection),  cmocka_unit_test(test_refusals),
+                                     cmocka_unit_test(test_memory)};
   return cmocka_run_group_tests(tests, prepare, NULL);
 }

@@ -23,7 +23,7 @@ typedef struct detection {
   const char *rho, *detector, *split;
   int64_t seeds, nulls, seed;
   double resolution;
-  bool none;
+  bool none, selection;
   kedge_community_options options;
 } detection;
 
@@ -86,6 +86,57 @@ static kedge_status detect(const detection *how, const probe_inputs *in, uint32_
   return status;
 }
 
+/* ---- Selection
+ * --------------------------------------------------------------------------------------------------- */
+
+static bool counted(void *context, uint64_t tokens, uint64_t total) {
+  (void)total;
+  progress_update(context, tokens, tokens, NULL);
+  return !interrupt_requested();
+}
+
+static kedge_status select_domains(const probe_settings *s, const probe_inputs *in, const kedge_model *base,
+                                   const kedge_model *post, kedge_probe *p) {
+  for (uint32_t i = 0; i < in->count; i++) {
+    const kedge_dataset *data = in->domains[i].data;
+    kedge_selection found;
+    progress bar;
+    uint64_t total = data->offsets[data->count];
+    if (s->tracing.max_tokens && (uint64_t)s->tracing.max_tokens < total)
+      total = (uint64_t)s->tracing.max_tokens;
+    progress_init(&bar, stderr, "probe selection", "tokens", 0, total);
+    const kedge_selection_options options = {.batch_size = (uint32_t)s->tracing.batch_size,
+                                             .max_tokens = (uint64_t)s->tracing.max_tokens,
+                                             .progress = counted,
+                                             .context = &bar};
+    kedge_status status = kedge_selection_measure(base, post, data, &options, &found);
+    if (status != KEDGE_OK) {
+      progress_clear(&bar);
+      return status;
+    }
+    progress_end(&bar, NULL);
+    kedge_probe_set_selection(p, i, &found);
+  }
+  return KEDGE_OK;
+}
+
+/* Both models at once, mapped. */
+static kedge_status measure_selection(const probe_settings *s, const probe_inputs *in, kedge_probe *p) {
+  const char *folders[2] = {s->base, s->post};
+  kedge_device *device = NULL;
+  kedge_model *base = NULL, *post = NULL;
+  kedge_model_how how = {.map = true, .options = s->tracing.model_options};
+  KEDGE_TRY(tracing_dtype(&s->tracing, folders, 2, &how.dtype));
+  kedge_status status = input_device(s->tracing.backend, s->tracing.threads, &device);
+  if (status == KEDGE_OK) status = kedge_model_open(device, s->base, &how, &base);
+  if (status == KEDGE_OK) status = kedge_model_open(device, s->post, &how, &post);
+  if (status == KEDGE_OK) status = select_domains(s, in, base, post, p);
+  kedge_model_free(base);
+  kedge_model_free(post);
+  kedge_device_close(device);
+  return status;
+}
+
 /* ERR_ARGUMENT if writing `path` would replace something that is read. */
 static kedge_status spare(const probe_settings *s, const char *path) {
   const cli_list *lists[] = {&s->data, &s->traces, &s->post_traces};
@@ -104,11 +155,13 @@ static kedge_status spare(const probe_settings *s, const char *path) {
 enum { MAX_PAIRED = 4096 }; /* experts of a layer whose communities are found */
 
 /* What takes long comes last, when everything is known to fit. */
-static kedge_status measure(const detection *how, const probe_inputs *in, kedge_probe *p) {
+static kedge_status measure(const probe_settings *s, const detection *how, const probe_inputs *in,
+                            kedge_probe *p) {
   for (uint32_t i = 0; i < in->count; i++) {
     const probe_domain *d = &in->domains[i];
     KEDGE_TRY(kedge_probe_add(p, d->name, &d->base, d->has_post ? &d->post : NULL));
   }
+  if (how->selection) KEDGE_TRY(measure_selection(s, in, p));
   if (how->none) return KEDGE_OK;
   if (p->experts > MAX_PAIRED) {
     tracing_note(NULL, "communities are not looked for among more than 4096 experts");
@@ -127,6 +180,8 @@ static kedge_status check_outputs(const probe_settings *s, const outputs *out, c
   if (out->communities && how->none)
     return kedge_fail(KEDGE_ERR_ARGUMENT, "--communities writes what --no-communities leaves out");
   if (out->communities || (out->plots && !how->none)) KEDGE_TRY(kedge_probe_main_rho(&claimed, &r));
+  if (how->selection && (!s->base || !s->post || !s->data.count))
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "--selection runs two models: it needs --base, --post and --data");
   if (out->runs && !out->plots)
     return kedge_fail(KEDGE_ERR_ARGUMENT, "--runs is drawn into the folder of --plots, which is not given");
   return out->plots ? probe_plot_check() : KEDGE_OK;
@@ -139,7 +194,7 @@ static kedge_status probe(const probe_settings *s, const outputs *out, const det
   if (out->runs) KEDGE_TRY(probe_plot_runs(out->runs, out->plots));
   if (out->runs && !s->base && !s->traces.count) return KEDGE_OK;
   kedge_status status = probe_inputs_read(s, &in);
-  if (status == KEDGE_OK) status = measure(how, &in, &result);
+  if (status == KEDGE_OK) status = measure(s, how, &in, &result);
   if (status == KEDGE_OK) status = report(s, out, &result);
   kedge_probe_destroy(&result);
   probe_inputs_destroy(&in);
@@ -184,6 +239,8 @@ int command_probe(int argc, char **argv) {
       {"--split", CLI_TEXT, &how.split, "UNIT", "halves of tokens or of samples for the ceiling (tokens)",
        false, 0, 0},
       {"--no-communities", CLI_FLAG, &how.none, NULL, "leave the communities out", false, 0, 0},
+      {"--selection", CLI_FLAG, &how.selection, NULL,
+       "likelihood of the answers when each model uses the other's experts, all or one rank", false, 0, 0},
       {"--trace-out", CLI_TEXT, &s.trace_out, "DIR", "keep the routing traces (safetensors) here", false, 0,
        0},
       {"--format", CLI_TEXT, &format, "NAME", "of traces: jsonl, raw, npy, safetensors, or auto (auto)",

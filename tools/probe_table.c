@@ -14,9 +14,11 @@ static void print_kept_row(int width, const char *name, const kedge_retention_la
     printf("%-*s %9d  no token\n", width, name, 0);
     return;
   }
-  printf("%-*s %9llu %9.4f %9.4f %9.4f %9.4f %9.4f %6.0f %6.0f %8.2f %8.2f\n", width, name,
-         (unsigned long long)tokens, r->overlap, r->top1, r->tvd, r->jsd_nats, r->jsd_bits, r->dead_base,
-         r->dead_post, r->load_base, r->load_post);
+  char gates[16] = "-";
+  if (isfinite(r->gates)) snprintf(gates, sizeof gates, "%.4f", r->gates);
+  printf("%-*s %9llu %9.4f %9.4f %9s %9.4f %9.4f %9.4f %6.0f %6.0f %8.2f %8.2f\n", width, name,
+         (unsigned long long)tokens, r->overlap, r->top1, gates, r->tvd, r->jsd_nats, r->jsd_bits,
+         r->dead_base, r->dead_post, r->load_base, r->load_post);
 }
 
 /* Of the first column: the longest domain in its brackets. */
@@ -31,10 +33,10 @@ static void print_kept(const kedge_probe *p) {
   const int width = kept_width(p);
   const kedge_retention *all = &p->kept[KEDGE_PROBE_ALL];
   const kedge_retention_layer *m = &all->mean;
-  printf("%-*s %9s %9s %9s %9s %9s %9s %13s %17s\n", width, "", "", "", "", "", "JSD", "JSD", "dead experts",
-         "load max/mean");
-  printf("%-*s %9s %9s %9s %9s %9s %9s %6s %6s %8s %8s\n", width, "layer", "tokens", "overlap", "top-1",
-         "TVD", "nats", "bits", "base", "post", "base", "post");
+  printf("%-*s %9s %9s %9s %9s %9s %9s %9s %13s %17s\n", width, "", "", "", "", "by gate", "", "JSD", "JSD",
+         "dead experts", "load max/mean");
+  printf("%-*s %9s %9s %9s %9s %9s %9s %9s %6s %6s %8s %8s\n", width, "layer", "tokens", "overlap", "top-1",
+         "overlap", "TVD", "nats", "bits", "base", "post", "base", "post");
   for (uint32_t l = 0; l < all->count; l++) {
     char name[16];
     snprintf(name, sizeof name, "%d", all->layers[l].layer);
@@ -51,7 +53,6 @@ static void print_kept(const kedge_probe *p) {
     print_kept_row(width, name, &r->mean, r->tokens);
   }
   printf("\nMeans over layers%s; dead experts are summed.\n", p->count > 1 ? " and domains" : "");
-  if (isfinite(m->gates)) printf("Gate-weighted overlap: %.4f.\n", m->gates);
   if (!all->ties_known || !m->ties) return;
   printf("%llu choices hung on equal scores, where the lower expert is taken.", (unsigned long long)m->ties);
   if (isfinite(m->tolerant)) printf(" Overlap where either of equals may stand: %.4f.", m->tolerant);
@@ -133,6 +134,42 @@ static void print_pairs(const kedge_probe *p) {
       if (p->compares)
         print_pair(a->name, b->name, "post", &a->post[KEDGE_PROBE_ALL], &b->post[KEDGE_PROBE_ALL]);
     }
+}
+
+/* ---- Selection
+ * --------------------------------------------------------------------------------------------------- */
+
+static void print_selection_cells(const kedge_selection *s, const kedge_selection_numbers *n) {
+  printf("  %7.4f %6.4f", n->nll / (double)s->tokens, (double)n->right / (double)s->samples);
+}
+
+static void print_selection(const kedge_probe *p) {
+  bool any = false;
+  int width = 10;
+  for (uint32_t i = 0; i < p->count; i++) {
+    any |= p->domains[i].has_selection;
+    if ((int)strlen(p->domains[i].name) > width) width = (int)strlen(p->domains[i].name);
+  }
+  if (!any) return;
+  printf("\n%-*s  %14s  %14s  %14s  %14s", width, "answers under", "", "", "post on", "base on");
+  for (uint32_t r = 0; r < p->topk; r++) printf("  post on base's");
+  printf("\n%-*s  %14s  %14s  %14s  %14s", width, "given experts", "base", "post", "base's", "post's");
+  for (uint32_t r = 0; r < p->topk; r++) printf("  %12s%2u", "rank", r + 1);
+  printf("\n%-*s", width, "");
+  for (uint32_t r = 0; r < 4 + p->topk; r++) printf("  %7s %6s", "nll", "acc");
+  printf("\n");
+  for (uint32_t i = 0; i < p->count; i++) {
+    const kedge_selection *s = &p->domains[i].selection;
+    if (!p->domains[i].has_selection) continue;
+    printf("%-*s", width, p->domains[i].name);
+    if (!s->tokens) printf("  no answer");
+    const kedge_selection_numbers *const numbers[] = {&s->base, &s->post, &s->forced, &s->converse};
+    for (int n = 0; s->tokens && n < 4; n++) print_selection_cells(s, numbers[n]);
+    for (uint32_t r = 0; s->tokens && r < s->topk; r++) print_selection_cells(s, &s->ranks[r]);
+    printf("\n");
+  }
+  printf("\nnll: nats a token of the answers; acc: answers each of whose tokens is the most likely one. Gate "
+         "weights are\nthe running model's own on the experts it is given.\n");
 }
 
 /* ---- Communities
@@ -223,6 +260,7 @@ void probe_print(const probe_settings *s, const kedge_probe *p) {
     print_layers(&p->domains[i]);
   }
   print_use(p);
+  print_selection(p);
   print_pairs(p);
   if (!p->count || !p->domains[0].has_communities) return;
   print_found(p);

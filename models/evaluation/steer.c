@@ -5,6 +5,7 @@
 
 #include "models/decoder/cache.h"
 #include "models/prior/prior.h"
+#include "models/routing/replace.h"
 #include "models/text/packing.h"
 
 #include <math.h>
@@ -47,14 +48,6 @@ struct kedge__steering {
 
 /* ---- Choices
  * ----------------------------------------------------------------------------------------------------- */
-
-void kedge_rank_replace(int32_t *own, const int32_t *base, uint32_t k, uint32_t rank) {
-  const int32_t expert = base[rank - 1], before = own[rank - 1];
-  if (expert < 0 || before < 0) return;
-  for (uint32_t i = 0; i < k; i++)
-    if (own[i] == expert) own[i] = before;
-  own[rank - 1] = expert;
-}
 
 static void close_companion(companion *c) {
   if (c->open) kedge_passes_destroy(&c->passes);

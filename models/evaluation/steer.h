@@ -9,9 +9,9 @@
  * the same tokens, S_t those of the model in its own unsteered pass, both best first:
  *
  *   forced        the model's token t uses S0_t; its gate weights are those of its own logits on them
- *   rank r        it uses S_t with its r-th best expert replaced by the r-th best of S0_t. Where that expert
- *                 is among S_t already, the two places are exchanged: the experts stay the same, none is used
- *                 twice, and all ranks replaced one after another give S0_t
+ *   rank r        it uses S_t with its r-th best expert replaced by the r-th best of S0_t (replace.h)
+ *
+ * models/retention/selection.h measures the likelihood of answers under all of these at once.
  */
 #ifndef KEDGE_MODELS_EVALUATION_STEER_H
 #define KEDGE_MODELS_EVALUATION_STEER_H
@@ -27,9 +27,6 @@ typedef struct kedge_eval_steer {
   kedge_intervention intervention;
   uint32_t rank; /* of replay: only the rank-th best expert is the base's, from 1; 0: all of them */
 } kedge_eval_steer;
-
-/* Puts base[rank - 1] in the place rank - 1 of own [k], by the rule above. Rows of -1 (padding) stay. */
-void kedge_rank_replace(int32_t *own, const int32_t *base, uint32_t k, uint32_t rank);
 
 /* ---- Between evaluate.c, window.c and steer.c */
 

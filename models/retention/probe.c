@@ -68,6 +68,7 @@ static void destroy_domain(kedge_probe_domain *d) {
   destroy_pairs(d->base_pairs, d->base[0].layers);
   destroy_pairs(d->post_pairs, d->base[0].layers);
   kedge_community_report_destroy(&d->communities);
+  kedge_selection_destroy(&d->selection);
   for (int s = 0; s < KEDGE_PROBE_SPANS; s++) {
     kedge_use_destroy(&d->base[s]);
     kedge_use_destroy(&d->post[s]);
@@ -242,4 +243,12 @@ kedge_status kedge_probe_add(kedge_probe *p, const char *name, const kedge_trace
   take_hash(p->tokenizer, base->tokenizer);
   if (post) take_hash(p->tokenizer, post->tokenizer);
   return KEDGE_OK;
+}
+
+void kedge_probe_set_selection(kedge_probe *p, uint32_t domain, kedge_selection *selection) {
+  kedge_probe_domain *d = &p->domains[domain];
+  kedge_selection_destroy(&d->selection);
+  d->selection = *selection;
+  d->has_selection = true;
+  *selection = (kedge_selection){0};
 }

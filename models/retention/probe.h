@@ -10,6 +10,7 @@
 
 #include "models/retention/community_report.h"
 #include "models/retention/retention_use.h"
+#include "models/retention/selection.h"
 
 /* Which tokens. */
 typedef enum kedge_probe_span {
@@ -28,7 +29,9 @@ typedef struct kedge_probe_domain {
   kedge_coactivation *post_pairs;          /* the same; NULL without a post-trained model */
   bool has_communities;
   kedge_community_report communities; /* of all tokens; zero unless has_communities */
-  char data[33];                      /* content hash, "" where not known */
+  bool has_selection;
+  kedge_selection selection; /* answers under each other's experts; zero unless has_selection */
+  char data[33];             /* content hash, "" where not known */
 } kedge_probe_domain;
 
 typedef struct kedge_probe {
@@ -58,6 +61,10 @@ void kedge_probe_destroy(kedge_probe *probe);
  * Errors as kedge_community_report_make; after a failure the probe is as before. */
 kedge_status kedge_probe_add_communities(kedge_probe *probe, uint32_t domain, const kedge_trace *base,
                                          const kedge_trace *post, const kedge_community_options *options);
+
+/* Gives domain number `domain` what kedge_selection_measure() found of its data, which the probe takes over.
+ */
+void kedge_probe_set_selection(kedge_probe *probe, uint32_t domain, kedge_selection *selection);
 
 /* How alike the communities of two domains of one model are: means over layers of NMI, AMI and ARI of the
  * partitions with the highest modularity, for rho number `r`. Both domains have communities. */

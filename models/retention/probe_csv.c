@@ -4,6 +4,7 @@
 
 #include "models/checkpoint/atomic.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -111,11 +112,88 @@ static kedge_status write_side(const kedge_probe *p, const kedge_probe_domain *d
   return write_file(folder, kedge_format("communities-%s-%s.csv", d->name, side), write_labels, &c);
 }
 
+/* ---- One table for all domains
+ * ----------------------------------------------------------------------------------- */
+
+/* Nothing for what is undefined or not known. */
+static kedge_status write_cell(kedge_outfile *out, double value) {
+  return isfinite(value) ? write_number(out, ",%.17g", value) : kedge_outfile_write(out, ",", 1);
+}
+
+static kedge_status write_text(kedge_outfile *out, const char *text) {
+  return kedge_outfile_write(out, text, strlen(text));
+}
+
+static kedge_status write_kept_row(kedge_outfile *out, const char *domain, const char *span,
+                                   const kedge_retention_layer *at) {
+  const double numbers[] = {at->overlap,  at->tolerant,  at->gates,     at->top1,      at->tvd,
+                            at->jsd_nats, at->load_base, at->load_post, at->dead_base, at->dead_post};
+  char head[2 * KEDGE_NAME_SIZE + 40];
+  snprintf(head, sizeof head, "%.*s,%s,", KEDGE_NAME_SIZE, domain, span);
+  KEDGE_TRY(write_text(out, head));
+  KEDGE_TRY(at->layer < 0 ? write_text(out, "mean") : write_number(out, "%.0f", at->layer));
+  KEDGE_TRY(write_number(out, ",%.0f", (double)at->tokens));
+  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) KEDGE_TRY(write_cell(out, numbers[i]));
+  return write_text(out, "\n");
+}
+
+static kedge_status write_kept(const content *c, kedge_outfile *out) {
+  static const char *const spans[KEDGE_PROBE_SPANS] = {"all", "question", "answer"};
+  KEDGE_TRY(
+      write_text(out, "domain,span,layer,tokens,topk_overlap,topk_overlap_tie_tolerant,gate_weighted_overlap,"
+                      "top1_agreement,tvd,jsd_nats,load_max_mean_base,load_max_mean_post,dead_experts_base,"
+                      "dead_experts_post\n"));
+  for (uint32_t i = 0; i < c->probe->count; i++)
+    for (int s = 0; s < KEDGE_PROBE_SPANS; s++) {
+      const kedge_retention *r = &c->probe->domains[i].kept[s];
+      for (uint32_t l = 0; l < r->count; l++)
+        KEDGE_TRY(write_kept_row(out, c->probe->domains[i].name, spans[s], &r->layers[l]));
+      KEDGE_TRY(write_kept_row(out, c->probe->domains[i].name, spans[s], &r->mean));
+    }
+  return KEDGE_OK;
+}
+
+static kedge_status write_selection_row(kedge_outfile *out, const kedge_probe_domain *d, const char *experts,
+                                        const kedge_selection_numbers *n) {
+  const kedge_selection *s = &d->selection;
+  KEDGE_TRY(write_text(out, d->name));
+  KEDGE_TRY(write_text(out, experts));
+  KEDGE_TRY(write_number(out, ",%.0f", (double)s->tokens));
+  KEDGE_TRY(write_cell(out, n->nll / (double)s->tokens));
+  KEDGE_TRY(write_number(out, ",%.0f", (double)s->samples));
+  KEDGE_TRY(write_cell(out, (double)n->right / (double)s->samples));
+  return write_text(out, "\n");
+}
+
+static kedge_status write_selection(const content *c, kedge_outfile *out) {
+  KEDGE_TRY(write_text(out, "domain,model,experts,tokens,nll_per_token,samples,accuracy\n"));
+  for (uint32_t i = 0; i < c->probe->count; i++) {
+    const kedge_probe_domain *d = &c->probe->domains[i];
+    const kedge_selection *s = &d->selection;
+    if (!d->has_selection) continue;
+    KEDGE_TRY(write_selection_row(out, d, ",base,own", &s->base));
+    KEDGE_TRY(write_selection_row(out, d, ",post,own", &s->post));
+    KEDGE_TRY(write_selection_row(out, d, ",post,base's", &s->forced));
+    KEDGE_TRY(write_selection_row(out, d, ",base,post's", &s->converse));
+    for (uint32_t r = 0; r < s->topk; r++) {
+      char experts[48];
+      snprintf(experts, sizeof experts, ",post,base's rank %u", r + 1);
+      KEDGE_TRY(write_selection_row(out, d, experts, &s->ranks[r]));
+    }
+  }
+  return KEDGE_OK;
+}
+
 kedge_status kedge_probe_csv(const kedge_probe *p, const char *folder) {
   KEDGE_TRY(kedge_folder_make(folder));
   for (uint32_t i = 0; i < p->count; i++) {
     KEDGE_TRY(write_side(p, &p->domains[i], false, folder));
     if (p->compares) KEDGE_TRY(write_side(p, &p->domains[i], true, folder));
   }
+  const content all = {.probe = p};
+  bool selection = false;
+  for (uint32_t i = 0; i < p->count; i++) selection |= p->domains[i].has_selection;
+  if (p->compares) KEDGE_TRY(write_file(folder, kedge_strdup("retention.csv"), write_kept, &all));
+  if (selection) return write_file(folder, kedge_strdup("selection.csv"), write_selection, &all);
   return KEDGE_OK;
 }

@@ -127,6 +127,33 @@ static json_t *use_spans(const kedge_use *use, bool layers, bool *failed) {
   return object;
 }
 
+/* ---- Selection
+ * --------------------------------------------------------------------------------------------------- */
+
+static json_t *selection_side(const kedge_selection *s, const kedge_selection_numbers *n, bool *failed) {
+  json_t *object = json_object();
+  kedge__json_put(object, "nll_per_token",
+                  kedge__json_real(s->tokens ? n->nll / (double)s->tokens : (double)NAN), failed);
+  kedge__json_put(object, "accuracy",
+                  kedge__json_real(s->samples ? (double)n->right / (double)s->samples : (double)NAN), failed);
+  kedge__json_put(object, "right", kedge__json_count(n->right), failed);
+  return object;
+}
+
+static json_t *selection_object(const kedge_selection *s, bool *failed) {
+  json_t *object = json_object(), *ranks = json_array();
+  kedge__json_put(object, "tokens", kedge__json_count(s->tokens), failed);
+  kedge__json_put(object, "samples", kedge__json_count(s->samples), failed);
+  kedge__json_put(object, "base", selection_side(s, &s->base, failed), failed);
+  kedge__json_put(object, "post", selection_side(s, &s->post, failed), failed);
+  kedge__json_put(object, "forced", selection_side(s, &s->forced, failed), failed);
+  kedge__json_put(object, "converse", selection_side(s, &s->converse, failed), failed);
+  for (uint32_t r = 0; r < s->topk; r++)
+    kedge__json_append(ranks, selection_side(s, &s->ranks[r], failed), failed);
+  kedge__json_put(object, "ranks", ranks, failed);
+  return object;
+}
+
 static json_t *domain_object(const kedge_probe *p, const kedge_probe_domain *d, bool layers, bool *failed) {
   json_t *object = json_object();
   kedge__json_put(object, "name", json_string(d->name), failed);
@@ -138,6 +165,7 @@ static json_t *domain_object(const kedge_probe *p, const kedge_probe_domain *d, 
   }
   kedge__json_put(object, "base", use_spans(d->base, layers, failed), failed);
   if (p->compares) kedge__json_put(object, "post", use_spans(d->post, layers, failed), failed);
+  if (d->has_selection) kedge__json_put(object, "selection", selection_object(&d->selection, failed), failed);
   if (d->has_communities)
     kedge__json_put(object, "communities", kedge__probe_communities_json(p, d, layers, failed), failed);
   return object;
