@@ -16,7 +16,7 @@ static const struct {
   double coef;
   int layers;
   const char *keys;
-  kedge__router_builder build;
+  kedge__router_builder *build;
   const char *doc;
 } rows[] = {
 #define KEDGE_ROUTER(name, kind, table, coef, layers, keys, build, doc)                                      \

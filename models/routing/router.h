@@ -134,27 +134,13 @@ bool kedge_intervention_builds(const kedge_intervention *intervention);
 
 /* ---- For builders ---- */
 
-typedef kedge_value (*kedge__router_builder)(const kedge_router_site *site,
-                                             const kedge_intervention *intervention,
-                                             const kedge_router_feed *feed, kedge_router_values *values);
+/* Changes the values, or returns its loss [1] of this layer. */
+typedef kedge_value kedge__router_builder(const kedge_router_site *site,
+                                          const kedge_intervention *intervention,
+                                          const kedge_router_feed *feed, kedge_router_values *values);
 
-/* A builder changes the values, or returns its loss [1] of this layer. */
-kedge_value kedge__router_lbl(const kedge_router_site *site, const kedge_intervention *intervention,
-                              const kedge_router_feed *feed, kedge_router_values *values);
-kedge_value kedge__router_z_loss(const kedge_router_site *site, const kedge_intervention *intervention,
-                                 const kedge_router_feed *feed, kedge_router_values *values);
-kedge_value kedge__router_rpb(const kedge_router_site *site, const kedge_intervention *intervention,
-                              const kedge_router_feed *feed, kedge_router_values *values);
-kedge_value kedge__router_forced(const kedge_router_site *site, const kedge_intervention *intervention,
-                                 const kedge_router_feed *feed, kedge_router_values *values);
-kedge_value kedge__router_router_l2(const kedge_router_site *site, const kedge_intervention *intervention,
-                                    const kedge_router_feed *feed, kedge_router_values *values);
-kedge_value kedge__router_kl(const kedge_router_site *site, const kedge_intervention *intervention,
-                             const kedge_router_feed *feed, kedge_router_values *values);
-kedge_value kedge__router_kl_token(const kedge_router_site *site, const kedge_intervention *intervention,
-                                   const kedge_router_feed *feed, kedge_router_values *values);
-kedge_value kedge__router_logit_l2(const kedge_router_site *site, const kedge_intervention *intervention,
-                                   const kedge_router_feed *feed, kedge_router_values *values);
+kedge__router_builder kedge__router_lbl, kedge__router_z_loss, kedge__router_rpb, kedge__router_forced,
+    kedge__router_router_l2, kedge__router_kl, kedge__router_kl_token, kedge__router_logit_l2;
 
 /* The logits that an added loss reads: raw z, without a way back into x where it is detached. */
 kedge_value kedge__router_loss_logits(const kedge_router_site *site, const kedge_intervention *intervention,

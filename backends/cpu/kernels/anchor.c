@@ -59,12 +59,10 @@ static float kl_row(const float *z, const float *pi, size_t n) {
 KEDGE_KERNEL(anchor_kl) {
   KEDGE_CALL_ARGS(anchor_kl);
   size_t n = a->experts;
-  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->tokens, TOKENS))
-  for (size_t first = 0; first < a->tokens; first += TOKENS)
-    for (size_t t = first; t < kedge__min(first + TOKENS, a->tokens); t++) {
-      const float *pi = row_of(call, t, n, a->rows);
-      KEDGE_OUT_F(0)[t] = pi ? kl_row(KEDGE_IN_F(0) + t * n, pi, n) : 0;
-    }
+  KEDGE_EACH (t, a->tokens, TOKENS) {
+    const float *pi = row_of(call, t, n, a->rows);
+    KEDGE_OUT_F(0)[t] = pi ? kl_row(KEDGE_IN_F(0) + t * n, pi, n) : 0;
+  }
 }
 
 static void kl_grad_row(const float *z, const float *pi, float d, float *dz, size_t n) {
@@ -78,16 +76,14 @@ static void kl_grad_row(const float *z, const float *pi, float d, float *dz, siz
 KEDGE_KERNEL(anchor_kl_grad) {
   KEDGE_CALL_ARGS(anchor_kl_grad);
   size_t n = a->experts;
-  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->tokens, TOKENS))
-  for (size_t first = 0; first < a->tokens; first += TOKENS)
-    for (size_t t = first; t < kedge__min(first + TOKENS, a->tokens); t++) {
-      const float *pi = row_of(call, t, n, a->rows);
-      float *dz = KEDGE_OUT_F(0) + t * n;
-      if (pi)
-        kl_grad_row(KEDGE_IN_F(0) + t * n, pi, KEDGE_IN_F(3)[t], dz, n);
-      else
-        memset(dz, 0, n * sizeof *dz);
-    }
+  KEDGE_EACH (t, a->tokens, TOKENS) {
+    const float *pi = row_of(call, t, n, a->rows);
+    float *dz = KEDGE_OUT_F(0) + t * n;
+    if (pi)
+      kl_grad_row(KEDGE_IN_F(0) + t * n, pi, KEDGE_IN_F(3)[t], dz, n);
+    else
+      memset(dz, 0, n * sizeof *dz);
+  }
 }
 
 static inline float floored_log(float pi, float floor) {
@@ -115,12 +111,10 @@ static float l2_row(const float *z, const float *pi, float floor, size_t n) {
 KEDGE_KERNEL(anchor_l2) {
   KEDGE_CALL_ARGS(anchor_l2);
   size_t n = a->experts;
-  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->tokens, TOKENS))
-  for (size_t first = 0; first < a->tokens; first += TOKENS)
-    for (size_t t = first; t < kedge__min(first + TOKENS, a->tokens); t++) {
-      const float *pi = row_of(call, t, n, a->rows);
-      KEDGE_OUT_F(0)[t] = pi ? l2_row(KEDGE_IN_F(0) + t * n, pi, a->floor, n) : 0;
-    }
+  KEDGE_EACH (t, a->tokens, TOKENS) {
+    const float *pi = row_of(call, t, n, a->rows);
+    KEDGE_OUT_F(0)[t] = pi ? l2_row(KEDGE_IN_F(0) + t * n, pi, a->floor, n) : 0;
+  }
 }
 
 static void l2_grad_row(const float *z, const float *pi, float floor, float twice, float *dz, size_t n) {
@@ -132,44 +126,38 @@ static void l2_grad_row(const float *z, const float *pi, float floor, float twic
 KEDGE_KERNEL(anchor_l2_grad) {
   KEDGE_CALL_ARGS(anchor_l2_grad);
   size_t n = a->experts;
-  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->tokens, TOKENS))
-  for (size_t first = 0; first < a->tokens; first += TOKENS)
-    for (size_t t = first; t < kedge__min(first + TOKENS, a->tokens); t++) {
-      const float *pi = row_of(call, t, n, a->rows);
-      float *dz = KEDGE_OUT_F(0) + t * n;
-      if (pi)
-        l2_grad_row(KEDGE_IN_F(0) + t * n, pi, a->floor, 2 * KEDGE_IN_F(3)[t], dz, n);
-      else
-        memset(dz, 0, n * sizeof *dz);
-    }
+  KEDGE_EACH (t, a->tokens, TOKENS) {
+    const float *pi = row_of(call, t, n, a->rows);
+    float *dz = KEDGE_OUT_F(0) + t * n;
+    if (pi)
+      l2_grad_row(KEDGE_IN_F(0) + t * n, pi, a->floor, 2 * KEDGE_IN_F(3)[t], dz, n);
+    else
+      memset(dz, 0, n * sizeof *dz);
+  }
 }
 
 KEDGE_KERNEL(logsumexp) {
   KEDGE_CALL_ARGS(logsumexp);
   size_t n = a->cols;
-  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->rows, TOKENS))
-  for (size_t first = 0; first < a->rows; first += TOKENS)
-    for (size_t t = first; t < kedge__min(first + TOKENS, a->rows); t++) {
-      const float *x = KEDGE_IN_F(0) + t * n;
-      float max = row_max(x, n);
-      KEDGE_OUT_F(0)[t] = max == -INFINITY ? max : max + logf(exp_sum(x, max, n));
-    }
+  KEDGE_EACH (t, a->rows, TOKENS) {
+    const float *x = KEDGE_IN_F(0) + t * n;
+    float max = row_max(x, n);
+    KEDGE_OUT_F(0)[t] = max == -INFINITY ? max : max + logf(exp_sum(x, max, n));
+  }
 }
 
 KEDGE_KERNEL(logsumexp_grad) {
   KEDGE_CALL_ARGS(logsumexp_grad);
   size_t n = a->cols;
-  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->rows, TOKENS))
-  for (size_t first = 0; first < a->rows; first += TOKENS)
-    for (size_t t = first; t < kedge__min(first + TOKENS, a->rows); t++) {
-      const float *x = KEDGE_IN_F(0) + t * n;
-      float *dx = KEDGE_OUT_F(0) + t * n, max = row_max(x, n);
-      if (max == -INFINITY) {
-        memset(dx, 0, n * sizeof *dx);
-        continue;
-      }
-      float sum = exp_row(x, max, dx, n), d = KEDGE_IN_F(1)[t];
-      KEDGE_SIMD
-      for (size_t e = 0; e < n; e++) dx[e] = d * (dx[e] / sum);
+  KEDGE_EACH (t, a->rows, TOKENS) {
+    const float *x = KEDGE_IN_F(0) + t * n;
+    float *dx = KEDGE_OUT_F(0) + t * n, max = row_max(x, n);
+    if (max == -INFINITY) {
+      memset(dx, 0, n * sizeof *dx);
+      continue;
     }
+    float sum = exp_row(x, max, dx, n), d = KEDGE_IN_F(1)[t];
+    KEDGE_SIMD
+    for (size_t e = 0; e < n; e++) dx[e] = d * (dx[e] / sum);
+  }
 }

@@ -65,15 +65,13 @@ static float sigmoid_mean(const row *r, size_t n) {
 KEDGE_KERNEL(balance) {
   KEDGE_CALL_ARGS(balance);
   size_t n = a->experts;
-  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->tokens, TOKENS))
-  for (size_t first = 0; first < a->tokens; first += TOKENS)
-    for (size_t t = first; t < kedge__min(first + TOKENS, a->tokens); t++) {
-      row r;
-      float loss = 0;
-      if (row_init(&r, call, t, a->kind, a->rows, n))
-        loss = (float)n * (a->kind == KEDGE_SCORE_SIGMOID ? sigmoid_mean : softmax_mean)(&r, n);
-      KEDGE_OUT_F(0)[t] = loss;
-    }
+  KEDGE_EACH (t, a->tokens, TOKENS) {
+    row r;
+    float loss = 0;
+    if (row_init(&r, call, t, a->kind, a->rows, n))
+      loss = (float)n * (a->kind == KEDGE_SCORE_SIGMOID ? sigmoid_mean : softmax_mean)(&r, n);
+    KEDGE_OUT_F(0)[t] = loss;
+  }
 }
 
 /* The weights go into dz first. */
@@ -107,14 +105,12 @@ static void sigmoid_grad(const row *r, float d, float *dz, size_t n) {
 KEDGE_KERNEL(balance_grad) {
   KEDGE_CALL_ARGS(balance_grad);
   size_t n = a->experts;
-  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->tokens, TOKENS))
-  for (size_t first = 0; first < a->tokens; first += TOKENS)
-    for (size_t t = first; t < kedge__min(first + TOKENS, a->tokens); t++) {
-      row r;
-      float *dz = KEDGE_OUT_F(0) + t * n, d = (float)n * KEDGE_IN_F(3)[t];
-      if (!row_init(&r, call, t, a->kind, a->rows, n))
-        memset(dz, 0, n * sizeof *dz);
-      else
-        (a->kind == KEDGE_SCORE_SIGMOID ? sigmoid_grad : softmax_grad)(&r, d, dz, n);
-    }
+  KEDGE_EACH (t, a->tokens, TOKENS) {
+    row r;
+    float *dz = KEDGE_OUT_F(0) + t * n, d = (float)n * KEDGE_IN_F(3)[t];
+    if (!row_init(&r, call, t, a->kind, a->rows, n))
+      memset(dz, 0, n * sizeof *dz);
+    else
+      (a->kind == KEDGE_SCORE_SIGMOID ? sigmoid_grad : softmax_grad)(&r, d, dz, n);
+  }
 }

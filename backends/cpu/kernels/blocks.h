@@ -16,6 +16,12 @@ enum {
 #define KEDGE_PARALLEL_BLOCKS(count)                                                                         \
   KEDGE_PRAGMA_(omp parallel for num_threads((int)call->threads) schedule(dynamic) if ((count) > 1))
 
+/* for (i = 0; i < count; i++), handed out in blocks of so many turns. */
+#define KEDGE_EACH(i, count, block)                                                                          \
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(count, block))                                                         \
+  for (size_t first_ = 0; first_ < (count); first_ += (block))                                               \
+    for (size_t i = first_; i < kedge__min(first_ + (block), count); i++)
+
 /* A loop without dependences between iterations; the sum of a reduction is by vector lanes, fixed in each
  * build. */
 #define KEDGE_SIMD          KEDGE_PRAGMA_(omp simd)

@@ -38,22 +38,17 @@ KEDGE_KERNEL(copy) {
   size_t rows = dense ? 1 : a->rows, cols = dense ? (size_t)a->rows * a->cols : a->cols;
   size_t blocks = kedge__blocks(cols, KEDGE_BLOCK); /* of a row */
   size_t chunk = blocks > 1 ? 1 : kedge__block_rows(cols);
-  KEDGE_PARALLEL_BLOCKS(kedge__blocks(rows * blocks, chunk))
-  for (size_t first = 0; first < rows * blocks; first += chunk)
-    for (size_t b = first; b < kedge__min(first + chunk, rows * blocks); b++) {
-      size_t row = b / blocks, at = b % blocks * KEDGE_BLOCK;
-      convert((char *)y->data + (row * cols + at) * to_size, y->dtype,
-              (const char *)x->data + (row * x->pitch + at) * from_size, x->dtype,
-              kedge__min(KEDGE_BLOCK, cols - at));
-    }
+  KEDGE_EACH (b, rows * blocks, chunk) {
+    size_t row = b / blocks, at = b % blocks * KEDGE_BLOCK;
+    convert((char *)y->data + (row * cols + at) * to_size, y->dtype,
+            (const char *)x->data + (row * x->pitch + at) * from_size, x->dtype,
+            kedge__min(KEDGE_BLOCK, cols - at));
+  }
 }
 
 KEDGE_KERNEL(fill) {
   KEDGE_CALL_ARGS(fill);
-  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->n, KEDGE_BLOCK))
-  for (size_t first = 0; first < a->n; first += KEDGE_BLOCK)
-    for (size_t i = first; i < kedge__min(first + KEDGE_BLOCK, a->n); i++)
-      kedge_store_w(&call->out[0], i, a->value);
+  KEDGE_EACH (i, a->n, KEDGE_BLOCK) kedge_store_w(&call->out[0], i, a->value);
 }
 
 KEDGE_KERNEL(spread) {

@@ -8,12 +8,10 @@
 KEDGE_KERNEL(repeat) {
   KEDGE_CALL_ARGS(repeat);
   size_t cols = a->cols, total = cols * a->times, chunk = kedge__block_rows(total);
-  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->rows, chunk))
-  for (size_t first = 0; first < a->rows; first += chunk)
-    for (size_t r = first; r < kedge__min(first + chunk, a->rows); r++)
-      for (size_t n = 0; n < a->times; n++)
-        memcpy(KEDGE_OUT_X(0) + r * total + n * cols, KEDGE_IN_X(0) + r * call->in[0].pitch,
-               cols * sizeof(kedge_x));
+  KEDGE_EACH (r, a->rows, chunk)
+    for (size_t n = 0; n < a->times; n++)
+      memcpy(KEDGE_OUT_X(0) + r * total + n * cols, KEDGE_IN_X(0) + r * call->in[0].pitch,
+             cols * sizeof(kedge_x));
 }
 
 enum { COLS = 256 }; /* columns whose sums are held at a time */

@@ -9,19 +9,17 @@ KEDGE_KERNEL(rms_norm) {
   KEDGE_CALL_ARGS(rms_norm);
   const kedge_x *weight = KEDGE_IN_X(1);
   size_t chunk = kedge__block_rows(a->cols), cols = a->cols;
-  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->rows, chunk))
-  for (size_t first = 0; first < a->rows; first += chunk)
-    for (size_t i = first; i < kedge__min(first + chunk, a->rows); i++) {
-      const kedge_x *x = KEDGE_IN_X(0) + i * cols;
-      kedge_x *y = KEDGE_OUT_X(0) + i * cols;
-      float sum = 0;
-      KEDGE_SIMD_SUM(sum)
-      for (size_t j = 0; j < cols; j++) sum += kedge_load(x[j]) * kedge_load(x[j]);
-      float scale = 1 / sqrtf(sum / (float)cols + a->eps);
-      KEDGE_OUT_F(1)[i] = scale;
-      KEDGE_SIMD
-      for (size_t j = 0; j < cols; j++) y[j] = kedge_store(kedge_load(weight[j]) * kedge_load(x[j]) * scale);
-    }
+  KEDGE_EACH (i, a->rows, chunk) {
+    const kedge_x *x = KEDGE_IN_X(0) + i * cols;
+    kedge_x *y = KEDGE_OUT_X(0) + i * cols;
+    float sum = 0;
+    KEDGE_SIMD_SUM(sum)
+    for (size_t j = 0; j < cols; j++) sum += kedge_load(x[j]) * kedge_load(x[j]);
+    float scale = 1 / sqrtf(sum / (float)cols + a->eps);
+    KEDGE_OUT_F(1)[i] = scale;
+    KEDGE_SIMD
+    for (size_t j = 0; j < cols; j++) y[j] = kedge_store(kedge_load(weight[j]) * kedge_load(x[j]) * scale);
+  }
 }
 
 /* The weight's gradient is summed over blocks of rows, then over the blocks, a few columns at a time. */

@@ -12,14 +12,12 @@ KEDGE_KERNEL(gather_rows) {
   kedge_x *y = KEDGE_OUT_X(0);
   size_t valid = (size_t)KEDGE_IN_I(2)[a->experts], chunk = kedge__block_rows(a->cols),
          bytes = a->cols * sizeof *y;
-  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->rows, chunk))
-  for (size_t first = 0; first < a->rows; first += chunk)
-    for (size_t r = first; r < kedge__min(first + chunk, a->rows); r++) {
-      if (r < valid)
-        memcpy(y + r * a->cols, x + (size_t)slots[r] / a->topk * call->in[0].pitch, bytes);
-      else
-        memset(y + r * a->cols, 0, bytes);
-    }
+  KEDGE_EACH (r, a->rows, chunk) {
+    if (r < valid)
+      memcpy(y + r * a->cols, x + (size_t)slots[r] / a->topk * call->in[0].pitch, bytes);
+    else
+      memset(y + r * a->cols, 0, bytes);
+  }
 }
 
 enum { COLS = 256 }; /* columns whose sums are held at a time */
@@ -52,12 +50,10 @@ KEDGE_KERNEL(embed) {
   const kedge_x *weight = KEDGE_IN_X(0);
   const int32_t *ids = KEDGE_IN_I(1);
   size_t chunk = kedge__block_rows(a->cols);
-  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->tokens, chunk))
-  for (size_t first = 0; first < a->tokens; first += chunk)
-    for (size_t t = first; t < kedge__min(first + chunk, a->tokens); t++) {
-      assert(ids[t] >= 0 && (uint32_t)ids[t] < a->vocab);
-      memcpy(KEDGE_OUT_X(0) + t * a->cols, weight + (size_t)ids[t] * a->cols, a->cols * sizeof *weight);
-    }
+  KEDGE_EACH (t, a->tokens, chunk) {
+    assert(ids[t] >= 0 && (uint32_t)ids[t] < a->vocab);
+    memcpy(KEDGE_OUT_X(0) + t * a->cols, weight + (size_t)ids[t] * a->cols, a->cols * sizeof *weight);
+  }
 }
 
 /* Each block of columns goes through the tokens in order, so that rows of one id add up in that order. */
@@ -88,13 +84,11 @@ KEDGE_KERNEL(scatter_rows) {
   kedge_x *dst = call->in[0].data;
   const int32_t *index = KEDGE_IN_I(2);
   size_t chunk = kedge__block_rows(a->cols);
-  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->rows, chunk))
-  for (size_t first = 0; first < a->rows; first += chunk)
-    for (size_t t = first; t < kedge__min(first + chunk, a->rows); t++) {
-      if (index[t] < 0) continue;
-      assert((uint32_t)index[t] < a->capacity);
-      memcpy(dst + (size_t)index[t] * a->cols, KEDGE_IN_X(1) + t * call->in[1].pitch, a->cols * sizeof *dst);
-    }
+  KEDGE_EACH (t, a->rows, chunk) {
+    if (index[t] < 0) continue;
+    assert((uint32_t)index[t] < a->capacity);
+    memcpy(dst + (size_t)index[t] * a->cols, KEDGE_IN_X(1) + t * call->in[1].pitch, a->cols * sizeof *dst);
+  }
 }
 
 KEDGE_KERNEL(slice) {
@@ -102,36 +96,29 @@ KEDGE_KERNEL(slice) {
   const kedge_x *x = KEDGE_IN_X(0) + a->offset;
   kedge_x *y = KEDGE_OUT_X(0);
   size_t chunk = kedge__block_rows(a->cols);
-  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->rows, chunk))
-  for (size_t first = 0; first < a->rows; first += chunk)
-    for (size_t i = first; i < kedge__min(first + chunk, a->rows); i++)
-      memcpy(y + i * a->cols, x + i * call->in[0].pitch, a->cols * sizeof *y);
+  KEDGE_EACH (i, a->rows, chunk) memcpy(y + i * a->cols, x + i * call->in[0].pitch, a->cols * sizeof *y);
 }
 
 KEDGE_KERNEL(place) {
   KEDGE_CALL_ARGS(place);
   const kedge_x *x = KEDGE_IN_X(0);
   size_t chunk = kedge__block_rows(a->total), end = (size_t)a->offset + a->cols;
-  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->rows, chunk))
-  for (size_t first = 0; first < a->rows; first += chunk)
-    for (size_t i = first; i < kedge__min(first + chunk, a->rows); i++) {
-      kedge_x *y = KEDGE_OUT_X(0) + i * a->total;
-      memset(y, 0, a->offset * sizeof *y);
-      memcpy(y + a->offset, x + i * call->in[0].pitch, a->cols * sizeof *y);
-      memset(y + end, 0, (a->total - end) * sizeof *y);
-    }
+  KEDGE_EACH (i, a->rows, chunk) {
+    kedge_x *y = KEDGE_OUT_X(0) + i * a->total;
+    memset(y, 0, a->offset * sizeof *y);
+    memcpy(y + a->offset, x + i * call->in[0].pitch, a->cols * sizeof *y);
+    memset(y + end, 0, (a->total - end) * sizeof *y);
+  }
 }
 
 KEDGE_KERNEL(concat) {
   KEDGE_CALL_ARGS(concat);
   size_t total = (size_t)a->cols_a + a->cols_b, chunk = kedge__block_rows(total);
-  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->rows, chunk))
-  for (size_t first = 0; first < a->rows; first += chunk)
-    for (size_t i = first; i < kedge__min(first + chunk, a->rows); i++) {
-      kedge_x *y = KEDGE_OUT_X(0) + i * total;
-      memcpy(y, KEDGE_IN_X(0) + i * call->in[0].pitch, a->cols_a * sizeof *y);
-      memcpy(y + a->cols_a, KEDGE_IN_X(1) + i * call->in[1].pitch, a->cols_b * sizeof *y);
-    }
+  KEDGE_EACH (i, a->rows, chunk) {
+    kedge_x *y = KEDGE_OUT_X(0) + i * total;
+    memcpy(y, KEDGE_IN_X(0) + i * call->in[0].pitch, a->cols_a * sizeof *y);
+    memcpy(y + a->cols_a, KEDGE_IN_X(1) + i * call->in[1].pitch, a->cols_b * sizeof *y);
+  }
 }
 
 KEDGE_KERNEL(row_bias) {
@@ -139,20 +126,18 @@ KEDGE_KERNEL(row_bias) {
   const int32_t *spans = KEDGE_IN_I(2);
   const float factor = a->factor;
   size_t cols = a->experts, chunk = kedge__block_rows(cols);
-  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->tokens, chunk))
-  for (size_t first = 0; first < a->tokens; first += chunk)
-    for (size_t t = first; t < kedge__min(first + chunk, a->tokens); t++) {
-      const float *x = KEDGE_IN_F(0) + t * cols;
-      float *y = KEDGE_OUT_F(0) + t * cols;
-      assert(spans[t] < (int32_t)a->spans);
-      if (spans[t] < 0) {
-        memmove(y, x, cols * sizeof *y); /* which may be one and the same */
-        continue;
-      }
-      const float *bias = KEDGE_IN_F(1) + (size_t)spans[t] * cols;
-      KEDGE_SIMD
-      for (size_t e = 0; e < cols; e++) y[e] = x[e] + factor * bias[e];
+  KEDGE_EACH (t, a->tokens, chunk) {
+    const float *x = KEDGE_IN_F(0) + t * cols;
+    float *y = KEDGE_OUT_F(0) + t * cols;
+    assert(spans[t] < (int32_t)a->spans);
+    if (spans[t] < 0) {
+      memmove(y, x, cols * sizeof *y); /* which may be one and the same */
+      continue;
     }
+    const float *bias = KEDGE_IN_F(1) + (size_t)spans[t] * cols;
+    KEDGE_SIMD
+    for (size_t e = 0; e < cols; e++) y[e] = x[e] + factor * bias[e];
+  }
 }
 
 /* Sums go by runs of 1024 elements in f32; the runs of a block, and the blocks, add up in double. */
