@@ -7,7 +7,7 @@
 #ifndef KEDGE_ARGS_H
 #define KEDGE_ARGS_H
 
-#ifndef __GLSL__
+#ifndef KEDGE_GLSL
 #include <stdint.h>
 #ifndef KEDGE_REAL
 #define KEDGE_REAL double

@@ -57,6 +57,10 @@ const char *kedge_device_description(const kedge_device *device) {
   return device->description;
 }
 
+const char *kedge_device_note(const kedge_device *device) {
+  return device->note[0] ? device->note : NULL;
+}
+
 static kedge_status buffer_make(kedge_device *device, const void *memory, uint64_t bytes,
                                 kedge_buffer **out) {
   *out = NULL;

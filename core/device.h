@@ -88,6 +88,7 @@ struct kedge_device {
   kedge_limits limits;
   void *state;
   char description[128];
+  char note[256]; /* what a user should know of how it opened; "" mostly */
 };
 
 extern const kedge_backend kedge__backend_ref, kedge__backend_cpu, kedge__backend_null;

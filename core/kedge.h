@@ -183,6 +183,7 @@ kedge_status kedge_device_open(const char *backend, const kedge_open_options *op
 void kedge_device_close(kedge_device *device);
 const char *kedge_device_backend(const kedge_device *device);     /* "cpu" */
 const char *kedge_device_description(const kedge_device *device); /* "cpu (avx512, 2 threads)" */
+const char *kedge_device_note(const kedge_device *device); /* what to tell a user of how it opened, or NULL */
 
 /* Device memory, zeroed. `wrap` borrows host memory (a mapped file) where the device can read it. */
 kedge_status kedge_buffer_new(kedge_device *device, uint64_t bytes, kedge_buffer **buffer);

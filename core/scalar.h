@@ -8,7 +8,7 @@
 
 #include "core/args.h"
 
-#ifndef __GLSL__
+#ifndef KEDGE_GLSL
 #include <math.h>
 #define KEDGE_SCALAR  static inline
 #define KEDGE_EXP(x)  ((kedge_real)(sizeof(kedge_real) == 8 ? exp((double)(x)) : (double)expf((float)(x))))
@@ -26,8 +26,8 @@ KEDGE_SCALAR uint16_t kedge__bf16_round(float value) {
 }
 #else
 #define KEDGE_SCALAR
-#define KEDGE_EXP(x)  exp(x)
-#define KEDGE_LOG(x)  log(x)
+#define KEDGE_EXP(x)  kedge_exp(x) /* shaders/kedge.glsl */
+#define KEDGE_LOG(x)  kedge_log(x)
 #define KEDGE_SQRT(x) sqrt(x)
 #endif
 

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Launches of products, dense and grouped, and of the head's loss, whose logits exist for a chunk of tokens
+ * at a time (shaders/matmul.comp, tile.glsl, head.comp). */
+#include "backends/vulkan/kernels/launch.h"
+
+enum { A_BF16 = 1, B_BF16 = 2, C_BF16 = 4, TRANS_A = 8, TRANS_B = 16, ADD = 32, BROADCAST = 64 };
+
+/* Rows of a tile by subgroups, columns by lanes (special constants of tile.glsl). */
+typedef struct tile {
+  uint32_t rows, cols, subgroups, step, lanes;
+} tile;
+
+/* For `m` rows; narrow subgroups have more rows each, and many lanes fewer columns each. */
+static tile tile_for(const vk_state *s, uint64_t m) {
+  const uint32_t lanes = s->facts.subgroup;
+  tile t = {.rows = 16, .cols = lanes > 32 ? 2 : 4, .subgroups = 4, .step = 16, .lanes = lanes};
+  if (lanes > 16) t.rows = 8, t.subgroups = 8;
+  while (t.subgroups > 1 && (uint64_t)t.rows * (t.subgroups / 2) >= m) t.subgroups /= 2;
+  return t;
+}
+
+static uint64_t tiles_down(const tile *t, uint64_t m) {
+  return vk_ceil(m, (uint64_t)t->rows * t->subgroups);
+}
+static uint64_t tiles_across(const tile *t, uint64_t n) {
+  return vk_ceil(n, (uint64_t)t->cols * t->lanes);
+}
+
+static void product(vk_launch *launch, vk_shader shader, const tile *t, uint64_t groups, uint64_t k,
+                    uint32_t flags, uint32_t first, uint32_t count) {
+  if (t->lanes <= 8) flags |= BROADCAST;
+  kedge__vk_pass(launch, &(vk_pass){.shader = shader,
+                                    .groups = groups,
+                                    .work = 2 * k * t->rows * t->subgroups * t->cols * t->lanes,
+                                    .local = t->subgroups * t->lanes,
+                                    .number = {first, count},
+                                    .special = {t->rows, t->cols, t->subgroups, t->step, flags, t->lanes}});
+}
+
+static void run_matmul(vk_launch *launch) {
+  VK_ARGS(matmul);
+  const kedge_call *c = launch->call;
+  const tile t = tile_for(launch->state, a->m);
+  const uint32_t flags = vk_is_bf16(&c->in[0]) * A_BF16 | vk_is_bf16(&c->in[1]) * B_BF16 |
+                         vk_is_bf16(&c->out[0]) * C_BF16 | (a->trans_a ? TRANS_A : 0u) |
+                         (a->trans_b ? TRANS_B : 0u);
+  product(launch, VK_SHADER_matmul, &t, tiles_down(&t, a->m) * tiles_across(&t, a->n), a->k, flags, 0, 0);
+}
+VK_KERNEL(matmul, run_matmul, NULL);
+
+static void run_grouped_matmul(vk_launch *launch) {
+  VK_ARGS(grouped_matmul);
+  const tile t = tile_for(launch->state, vk_ceil(a->rows, a->experts));
+  const bool bf16 = launch->step->variant == KEDGE_VARIANT_BF16;
+  const uint32_t flags = (bf16 ? A_BF16 | B_BF16 | C_BF16 : 0u) | (a->trans_w ? TRANS_B : 0u);
+  vk_rows(launch, VK_SHADER_grouped_clear, a->rows, a->n);
+  product(launch, VK_SHADER_grouped_matmul, &t,
+          (tiles_down(&t, a->rows) + a->experts) * tiles_across(&t, a->n), a->k, flags, 0, 0);
+}
+VK_KERNEL(grouped_matmul, run_grouped_matmul, NULL);
+
+static void run_grouped_wgrad(vk_launch *launch) {
+  VK_ARGS(grouped_wgrad);
+  const tile t = tile_for(launch->state, a->n);
+  const bool bf16 = launch->step->variant == KEDGE_VARIANT_BF16;
+  product(launch, VK_SHADER_grouped_wgrad, &t, a->experts * tiles_down(&t, a->n) * tiles_across(&t, a->k),
+          a->rows, bf16 ? A_BF16 | B_BF16 : 0u, 0, 0);
+}
+VK_KERNEL(grouped_wgrad, run_grouped_wgrad, NULL);
+
+/* ---- The head
+ * ------------------------------------------------------------------------------------------------------ */
+
+enum { CHUNK_BYTES = 1 << 25 };
+
+/* Tokens whose logits exist together. */
+static uint32_t chunk_of(uint32_t tokens, uint32_t vocab) {
+  uint64_t chunk = CHUNK_BYTES / (4 * (uint64_t)vocab) / 16 * 16;
+  if (chunk < 16) chunk = 16;
+  return chunk < tokens ? (uint32_t)chunk : tokens;
+}
+
+static uint64_t head_scratch(const vk_state *state, const kedge_call *call) {
+  const kedge_args_head_loss *a = call->args; /* head_loss_grad begins alike */
+  (void)state;
+  return 4 * (uint64_t)chunk_of(a->tokens, a->vocab) * a->vocab;
+}
+
+static void head_rows(vk_launch *launch, vk_shader shader, uint32_t first, uint32_t count, uint32_t vocab) {
+  kedge__vk_pass(
+      launch,
+      &(vk_pass){.shader = shader, .groups = count, .work = 64 * (uint64_t)vocab, .number = {first, count}});
+}
+
+static void run_head_loss(vk_launch *launch) {
+  VK_ARGS(head_loss);
+  const uint32_t chunk = chunk_of(a->tokens, a->vocab);
+  const uint32_t flags = launch->step->variant == KEDGE_VARIANT_BF16 ? A_BF16 | B_BF16 : 0u;
+  for (uint32_t first = 0; first < a->tokens; first += chunk) {
+    const uint32_t count = a->tokens - first < chunk ? a->tokens - first : chunk;
+    const tile t = tile_for(launch->state, count);
+    if (first) kedge__vk_pass_barrier(launch);
+    product(launch, VK_SHADER_head_logits, &t, tiles_down(&t, count) * tiles_across(&t, a->vocab), a->dim,
+            flags, first, count);
+    kedge__vk_pass_barrier(launch);
+    head_rows(launch, VK_SHADER_head_loss, first, count, a->vocab);
+  }
+}
+VK_KERNEL(head_loss, run_head_loss, head_scratch);
+
+static void run_head_loss_grad(vk_launch *launch) {
+  VK_ARGS(head_loss_grad);
+  const uint32_t chunk = chunk_of(a->tokens, a->vocab);
+  const bool bf16 = launch->step->variant == KEDGE_VARIANT_BF16;
+  for (uint32_t first = 0; first < a->tokens; first += chunk) {
+    const uint32_t count = a->tokens - first < chunk ? a->tokens - first : chunk;
+    const tile t = tile_for(launch->state, count), w = tile_for(launch->state, a->vocab);
+    if (first) kedge__vk_pass_barrier(launch);
+    product(launch, VK_SHADER_head_grad_logits, &t, tiles_down(&t, count) * tiles_across(&t, a->vocab),
+            a->dim, bf16 ? A_BF16 | B_BF16 : 0u, first, count);
+    kedge__vk_pass_barrier(launch);
+    head_rows(launch, VK_SHADER_head_loss_grad, first, count, a->vocab);
+    kedge__vk_pass_barrier(launch);
+    product(launch, VK_SHADER_head_grad_h, &t, tiles_down(&t, count) * tiles_across(&t, a->dim), a->vocab,
+            bf16 ? B_BF16 | C_BF16 : 0u, first, count);
+    product(launch, VK_SHADER_head_grad_w, &w, tiles_down(&w, a->vocab) * tiles_across(&w, a->dim), count,
+            (bf16 ? B_BF16 : 0u) | (first ? ADD : 0u), first, count);
+  }
+}
+VK_KERNEL(head_loss_grad, run_head_loss_grad, head_scratch);

@@ -1,0 +1,40 @@
+# libkedge-vulkan, a module loaded on demand (core/module.c), where the Vulkan headers, its loader and glslc are found.
+# Every row of backends/vulkan/shaders.def is one SPIR-V module, compiled from shaders/ and embedded.
+find_program(KEDGE_GLSLC glslc)
+find_package(Vulkan QUIET)
+if(NOT KEDGE_GLSLC OR NOT Vulkan_FOUND)
+  message(STATUS "No backend vulkan: it wants libvulkan-dev and glslc")
+  return()
+endif()
+file(GLOB KEDGE_VULKAN CONFIGURE_DEPENDS backends/vulkan/*.c backends/vulkan/kernels/*.c)
+set(spirv_folder ${PROJECT_BINARY_DIR}/spirv)
+file(MAKE_DIRECTORY ${spirv_folder})
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/backends/vulkan/shaders.def)
+file(STRINGS backends/vulkan/shaders.def rows REGEX "^KEDGE_SHADER")
+set(spirv_sources)
+foreach(row IN LISTS rows)
+  string(REGEX REPLACE "^KEDGE_SHADER\\(([a-z0-9_]+), ([a-z0-9_]+), ([a-z0-9_]+)\\).*" "\\1;\\2;\\3" parts "${row}")
+  list(GET parts 0 name)
+  list(GET parts 1 op)
+  list(GET parts 2 file)
+  set(words ${spirv_folder}/${name}.inc)
+  add_custom_command(OUTPUT ${words}
+    COMMAND ${KEDGE_GLSLC} -fshader-stage=compute --target-env=vulkan1.2 -O -Werror -DKEDGE_GLSL -DKEDGE_OP_${name}
+      -DOP=${op} -I${PROJECT_SOURCE_DIR} -mfmt=num -MD -MF ${words}.d -MT ${words} -o ${words}
+      ${PROJECT_SOURCE_DIR}/shaders/${file}.comp
+    DEPENDS ${PROJECT_SOURCE_DIR}/shaders/${file}.comp DEPFILE ${words}.d VERBATIM COMMENT "Shader ${name}")
+  set(source ${spirv_folder}/${name}.c)
+  file(CONFIGURE OUTPUT ${source} CONTENT "#include <stdint.h>
+extern const uint32_t kedge__spirv_${name}[], kedge__spirv_words_${name};
+const uint32_t kedge__spirv_${name}[] = {
+#include \"spirv/${name}.inc\"
+};
+const uint32_t kedge__spirv_words_${name} = sizeof kedge__spirv_${name} / 4;
+")
+  set_property(SOURCE ${source} APPEND PROPERTY OBJECT_DEPENDS ${words})
+  list(APPEND spirv_sources ${source})
+endforeach()
+kedge_module(vulkan ${KEDGE_VULKAN} ${spirv_sources} LIBRARIES Vulkan::Vulkan PkgConfig::XXHASH)
+target_compile_definitions(kedge-vulkan PRIVATE KEDGE_REAL=float)
+target_include_directories(kedge-vulkan PRIVATE ${PROJECT_BINARY_DIR})
+message(STATUS "Backend vulkan: shaders by ${KEDGE_GLSLC}")
