@@ -77,7 +77,7 @@ void plot_cell(plot *p, const char *text) {
   plot_add(p, "\"");
 }
 
-void plot_begin(plot *p, const char *folder, const char *name, unsigned width, unsigned height) {
+void plot_open(plot *p, const char *folder, const char *name) {
   *p = (plot){0};
   char *plain = kedge_strdup(name);
   for (char *c = plain; c && *c; c++)
@@ -88,6 +88,10 @@ void plot_begin(plot *p, const char *folder, const char *name, unsigned width, u
   kedge_free(base);
   kedge_free(plain);
   if (!p->svg || !p->script_path) p->status = KEDGE_ERR_MEMORY;
+}
+
+void plot_begin(plot *p, const char *folder, const char *name, unsigned width, unsigned height) {
+  plot_open(p, folder, name);
   if (p->status != KEDGE_OK) return;
   plot_add(p,
            "set encoding utf8\nset terminal svg size %u,%u noenhanced font \"sans-serif,12\" background "

@@ -28,7 +28,9 @@ typedef struct plot {
   size_t length, capacity;
 } plot;
 
-/* Begins <folder>/<name>.svg of that size in points; `name`'s odd characters become "_". */
+/* Begins <folder>/<name>.svg without a line of script; `name`'s odd characters become "_". plot_begin() also
+ * sets terminal, size in points, output and frame. */
+void plot_open(plot *p, const char *folder, const char *name);
 void plot_begin(plot *p, const char *folder, const char *name, unsigned width, unsigned height);
 void plot_add(plot *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* A text in quotes for a command; one in a line of data, where quotes become apostrophes. */
