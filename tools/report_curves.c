@@ -96,21 +96,20 @@ void report_plot_use(report_page *page, const kedge_view *view) {
   find_panels(page, view, &u);
   if (!u.count || (double)u.count * u.layers * u.domains * u.experts > MOST_CELLS) return;
   char *name = kedge_format("use-%s", report_view_file(page, view, file));
-  const unsigned rows = u.layers * u.domains, height = 44 + (7 * rows < 300 ? 7 * rows : 300);
-  if (name && report_plot_begin(page, &p, name, 40 + u.count * height)) {
+  const unsigned rows = u.layers * u.domains, height = 62 + (8 * rows < 300 ? 8 * rows : 300);
+  if (name && report_plot_begin(page, &p, name, 24 + u.count * height)) {
     for (uint32_t i = 0; i < u.count; i++) add_map(page->study, &u, i, &p);
     plot_add(&p,
              "unset grid\nunset key\nset palette defined (0 \"#00204d\", 1 \"#31446b\", 2 \"#666970\", 3 "
              "\"#958f78\", "
-             "4 \"#cbba69\", 5 \"#ffea46\")\nset cbrange [0:%g]\nset cbtics tc rgb \"" REPORT_GREY
-             "\"\nset ytics (",
-             u.most > 0 ? u.most : 1);
+             "4 \"#cbba69\", 5 \"#ffea46\")\nset cbrange [0:%g]\nset lmargin 7\nset rmargin 9\nset tmargin "
+             "2\nset bmargin 2.6\nset cbtics %g tc rgb \"" REPORT_GREY "\"\nset ytics (",
+             u.most > 0 ? u.most : 1, u.most > 3 ? ceil(u.most / 4) : 1);
     for (uint32_t l = 0; l < u.layers; l += 1 + u.layers / 12)
       plot_add(&p, "%s\"%u\" %g", l ? ", " : "", l, (l + 0.5) * u.domains - 0.5);
     plot_add(&p, ")\n");
     report_plot_axis(&p, 'y', "MoE layer");
-    plot_add(&p,
-             "set cblabel \"relative to even use\" tc rgb \"" REPORT_GREY "\"\nset multiplot layout %u,1\n",
+    plot_add(&p, "set cblabel \"times even use\" tc rgb \"" REPORT_GREY "\"\nset multiplot layout %u,1\n",
              u.count);
     for (uint32_t i = 0; i < u.count; i++) {
       if (i + 1 == u.count) report_plot_axis(&p, 'x', "expert (number)");
@@ -174,7 +173,7 @@ void report_plot_losses(report_page *page, const kedge_view *view) {
   if (count && name && report_plot_begin(page, &p, name, 270 + 18 * ((count + 1) / 2))) {
     for (uint32_t i = 0; i < count; i++) add_curve(s, firsts[i], i, &p);
     report_plot_axis(&p, 'x', "step"), report_plot_axis(&p, 'y', "training loss, nats a token");
-    plot_add(&p, "set key maxcols 2\nplot ");
+    plot_add(&p, "plot ");
     for (uint32_t i = 0; i < count; i++) {
       plot_add(&p, "%s$l%u using 1:2 with lines lw 1.5 dt %u lc rgb \"%s\" title ", i ? ", " : "", i,
                1 + i / REPORT_COLOURS, report_colours[i % REPORT_COLOURS]);

@@ -54,7 +54,8 @@ typedef enum report_kind {
   REPORT_PERCENT, /* a share, shown as percent; CSV has the share */
   REPORT_POINTS,  /* a difference of shares, shown with its sign in points of percent */
   REPORT_REAL,    /* three decimals */
-  REPORT_SIGNED   /* the same with its sign */
+  REPORT_SIGNED,  /* the same with its sign */
+  REPORT_P        /* a p-value; small ones are shown as below 0.001 */
 } report_kind;
 
 typedef struct report_column {

@@ -16,8 +16,10 @@ const char *report_view_name(const report_page *page, const kedge_view *view, re
   const kedge_study *s = page->study;
   snprintf(text, sizeof(report_view_text), "%.80s%s%.80s%s%.80s", s->sizes.at[view->size],
            s->arms.count > 1 ? ", " : "", s->arms.count > 1 ? s->arms.at[view->arm] : "",
-           view->shift != KEDGE_STUDY_NONE ? ", " : "",
-           view->shift != KEDGE_STUDY_NONE ? s->shifts.at[view->shift] : "");
+           view->shift != KEDGE_STUDY_NONE || view->shifts > 1 ? ", " : "",
+           view->shift != KEDGE_STUDY_NONE ? s->shifts.at[view->shift]
+           : view->shifts > 1              ? "all splits"
+                                           : "");
   return text;
 }
 
@@ -180,8 +182,8 @@ static void add_primary_table(report_page *page, const kedge_view *view) {
   report_table_column(&t, "Primary contrast, OOD", "contrast", REPORT_TEXT, false);
   report_table_column(&t, "points", "points", REPORT_POINTS, true);
   report_table_column(&t, "Student, over bases", "student", REPORT_POINTS, true);
-  report_table_column(&t, "p, bootstrap", "p_bootstrap", REPORT_REAL, false);
-  report_table_column(&t, "p, Student", "p_student", REPORT_REAL, false);
+  report_table_column(&t, "p, bootstrap", "p_bootstrap", REPORT_P, false);
+  report_table_column(&t, "p, Student", "p_student", REPORT_P, false);
   report_table_column(&t, "bases", "bases", REPORT_COUNT, false);
   report_table_column(&t, "values", "values", REPORT_COUNT, false);
   report_table_column(&t, "", "separated", REPORT_TEXT, false);

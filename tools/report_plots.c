@@ -24,7 +24,7 @@ bool report_plot_begin(report_page *page, plot *p, const char *name, unsigned he
            REPORT_WIDTH, height);
   if (p->svg) plot_quoted(p, p->svg);
   plot_add(p, "\nset border 3 lc rgb \"" REPORT_GREY "\"\nset tics nomirror tc rgb \"" REPORT_GREY
-              "\"\nset key below Left reverse "
+              "\"\nset key below Left reverse samplen 2 maxcols 2 height 0.8 "
               "tc rgb \"" REPORT_GREY "\"\nset grid lc rgb \"" REPORT_GREY
               "\" lw 0.4 dt 3\nset datafile missing \"nan\"\n");
   return true;
@@ -33,6 +33,7 @@ bool report_plot_begin(report_page *page, plot *p, const char *name, unsigned he
 void report_plot_axis(plot *p, char which, const char *title) {
   plot_add(p, "set %clabel ", which);
   plot_quoted(p, title);
+  plot_add(p, which == 'x' ? " offset 0,0.3" : "");
   plot_add(p, " tc rgb \"" REPORT_GREY "\"\n");
 }
 
@@ -73,10 +74,16 @@ typedef struct rows_plot {
   const char *name, *x, *caption;
   estimate_of get;
   series series[3];
-  uint32_t count, last; /* series; conditions, with the base or without */
+  uint32_t count, conditions; /* series; of the study */
+  bool base;                  /* its row comes first */
   double scale;
   bool zero; /* a line at 0 */
 } rows_plot;
+
+/* The condition of a row: the base, whose number is the last, or the conditions in their order. */
+static uint32_t row_condition(const rows_plot *r, uint32_t i) {
+  return !r->base ? i : i ? i - 1 : r->conditions;
+}
 
 static bool row_known(const kedge_view *view, const rows_plot *r, uint32_t condition) {
   for (uint32_t s = 0; s < r->count; s++)
@@ -88,7 +95,8 @@ static void add_row_labels(const report_page *page, const kedge_view *view, cons
   report_label text;
   uint32_t row = 0;
   plot_add(p, "set ytics (");
-  for (uint32_t c = 0; c < r->last; c++) {
+  for (uint32_t i = 0; i < r->conditions + r->base; i++) {
+    const uint32_t c = row_condition(r, i);
     if (!row_known(view, r, c)) continue;
     plot_add(p, row ? ", " : "");
     plot_quoted(p, report_plot_label(
@@ -102,7 +110,8 @@ static void add_rows(const kedge_view *view, const rows_plot *r, plot *p) {
   for (uint32_t s = 0; s < r->count; s++) {
     uint32_t row = 0;
     plot_add(p, "$s%u << EOD\n", s);
-    for (uint32_t c = 0; c < r->last; c++) {
+    for (uint32_t i = 0; i < r->conditions + r->base; i++) {
+      const uint32_t c = row_condition(r, i);
       if (!row_known(view, r, c)) continue;
       const kedge_estimate *e = r->get(view, c, r->series[s].measure);
       if (e->values)
@@ -118,7 +127,7 @@ static void draw_rows(report_page *page, const kedge_view *view, const rows_plot
   plot p;
   uint32_t rows = 0;
   report_view_text file;
-  for (uint32_t c = 0; c < r->last; c++) rows += row_known(view, r, c);
+  for (uint32_t i = 0; i < r->conditions + r->base; i++) rows += row_known(view, r, row_condition(r, i));
   if (!rows) return;
   char *name = kedge_format("%s-%s", r->name, report_view_file(page, view, file));
   if (name && report_plot_begin(page, &p, name, 110 + ROW * rows)) {
@@ -149,7 +158,8 @@ void report_plot_accuracy(report_page *page, const kedge_view *view) {
                                   {"OOD", KEDGE_MEASURE_OOD, 5},
                                   {"near-OOD", KEDGE_MEASURE_NEAR, 9}},
                        .count = 3,
-                       .last = page->study->condition_count + 1,
+                       .conditions = page->study->condition_count,
+                       .base = true,
                        .scale = 100};
   draw_rows(page, view, &r);
 }
@@ -161,7 +171,7 @@ void report_plot_contrasts(report_page *page, const kedge_view *view) {
                        .get = contrast_of,
                        .series = {{"ID", KEDGE_MEASURE_ID, 7}, {"OOD", KEDGE_MEASURE_OOD, 5}},
                        .count = 2,
-                       .last = page->study->condition_count,
+                       .conditions = page->study->condition_count,
                        .scale = 100,
                        .zero = true};
   draw_rows(page, view, &r);
@@ -178,13 +188,34 @@ void report_plot_communities(report_page *page, const kedge_view *view) {
                                   {"ceiling", KEDGE_MEASURE_CEILING10, 5},
                                   {"floor", KEDGE_MEASURE_FLOOR10, 9}},
                        .count = 3,
-                       .last = page->study->condition_count,
+                       .conditions = page->study->condition_count,
                        .scale = 1};
   draw_rows(page, view, &r);
 }
 
 /* ---- Scatter and strengths
  * --------------------------------------------------------------------------------------- */
+
+/* Bars of the block $<letter><number>, columns x, y, low, high. Points are drawn apart from them: gnuplot
+ * puts white behind those of bars. */
+static void add_bars(plot *p, bool first, char letter, uint32_t number, const char *colour) {
+  plot_add(p, "%s$%c%u using 1:3:(0):($4-$3) with vectors nohead lw 1 lc rgb \"%s\" notitle",
+           first ? "plot " : ", \\\n  ", letter, number, colour);
+}
+
+static bool scatter_knows(const kedge_view *view, uint32_t condition, kedge_measure measure) {
+  return report_knows(view, condition, measure) && report_knows(view, condition, KEDGE_MEASURE_OOD);
+}
+
+static void add_scatter(const kedge_view *view, kedge_measure measure, uint32_t conditions, plot *p) {
+  for (uint32_t c = 0; c < conditions; c++) {
+    const kedge_estimate *x = kedge_view_mean(view, c, measure);
+    const kedge_estimate *y = kedge_view_mean(view, c, KEDGE_MEASURE_OOD);
+    if (scatter_knows(view, c, measure))
+      plot_add(p, "$c%u << EOD\n%.6g %.6g %.6g %.6g\nEOD\n", c, x->mean, 100 * y->mean, 100 * y->low,
+               100 * y->high);
+  }
+}
 
 void report_plot_scatter(report_page *page, const kedge_view *view, kedge_measure measure) {
   static const unsigned points[] = {7, 5, 9, 11, 13};
@@ -194,8 +225,7 @@ void report_plot_scatter(report_page *page, const kedge_view *view, kedge_measur
   report_label text;
   plot p;
   report_view_text file;
-  for (uint32_t c = 0; c < s->condition_count; c++)
-    known += report_knows(view, c, measure) && report_knows(view, c, KEDGE_MEASURE_OOD);
+  for (uint32_t c = 0; c < s->condition_count; c++) known += scatter_knows(view, c, measure);
   if (!known) return;
   char *name = kedge_format("%s-%s", row->key, report_view_file(page, view, file)),
        *title = kedge_format("%s with the base (share)", row->title),
@@ -204,18 +234,14 @@ void report_plot_scatter(report_page *page, const kedge_view *view, kedge_measur
                                row->title);
   if (name && title && caption && report_plot_begin(page, &p, name, 290 + 18 * ((known + 1) / 2))) {
     report_plot_axis(&p, 'x', title), report_plot_axis(&p, 'y', "OOD accuracy, %");
-    plot_add(&p, "set key maxcols 2\nset offsets graph 0.05, graph 0.05, graph 0.05, graph 0.05\nplot ");
+    plot_add(&p, "set offsets graph 0.05, graph 0.05, graph 0.05, graph 0.05\n");
+    add_scatter(view, measure, s->condition_count, &p);
     for (uint32_t c = 0, at = 0; c < s->condition_count; c++) {
-      const kedge_estimate *x = kedge_view_mean(view, c, measure);
-      const kedge_estimate *y = kedge_view_mean(view, c, KEDGE_MEASURE_OOD);
-      if (!x->values || !y->values) continue;
-      plot_add(&p,
-               "%s'+' using (%.6g):(%.6g):(%.6g):(%.6g) every ::0::0 with yerrorbars pt %u ps 0.8 lw 1 lc "
-               "rgb \"%s\" "
-               "title ",
-               at ? ", \\\n  " : "", x->mean, 100 * y->mean, 100 * y->low, 100 * y->high,
-               points[at / REPORT_COLOURS % (sizeof points / sizeof *points)],
-               report_colours[at % REPORT_COLOURS]);
+      if (!scatter_knows(view, c, measure)) continue;
+      const char *colour = report_colours[at % REPORT_COLOURS];
+      add_bars(&p, at == 0, 'c', c, colour);
+      plot_add(&p, ", $c%u using 1:2 with points pt %u ps 0.8 lc rgb \"%s\" title ", c,
+               points[at / REPORT_COLOURS % (sizeof points / sizeof *points)], colour);
       plot_quoted(&p, report_plot_label(s->conditions[c].label, text));
       at++;
     }
@@ -255,14 +281,12 @@ void report_plot_sweep(report_page *page, const kedge_view *view, const report_s
     add_sweep_points(&p, view, sweep);
     plot_add(&p, "set xtics (\"0\" 0");
     for (uint32_t i = 0; i < sweep->count; i++) plot_add(&p, ", \"%g\" %u", sweep->strengths[i], i + 1);
-    plot_add(&p, ")\nset xrange [-0.4:%u.4]\nset xzeroaxis lt 1 lc rgb \"" REPORT_GREY "\"\nplot ",
-             sweep->count);
-    for (uint32_t m = 0; m < 2; m++)
-      plot_add(&p,
-               "%s$s%u using 1:2:3:4 with yerrorbars pt %u ps 0.7 lw 1.5 lc rgb \"%s\" title \"%s\", $s%u "
-               "using 1:2 "
-               "with lines lw 1 dt %u lc rgb \"%s\" notitle",
-               m ? ", " : "", m, m ? 5 : 7, report_colours[m], m ? "OOD" : "ID", m, m + 1, report_colours[m]);
+    plot_add(&p, ")\nset xrange [-0.4:%u.4]\nset xzeroaxis lt 1 lc rgb \"" REPORT_GREY "\"\n", sweep->count);
+    for (uint32_t m = 0; m < 2; m++) {
+      add_bars(&p, m == 0, 's', m, report_colours[m]);
+      plot_add(&p, ", $s%u using 1:2 with linespoints pt %u ps 0.7 lw 1.5 dt %u lc rgb \"%s\" title \"%s\"",
+               m, m ? 5 : 7, m + 1, report_colours[m], m ? "OOD" : "ID");
+    }
     report_figures_begin(&page->doc);
     report_plot_end(page, &p, name, caption);
     report_figures_end(&page->doc);

@@ -81,7 +81,7 @@ static const char *number(report_kind kind, double value, number_text text) {
     snprintf(text, sizeof(number_text), "%+.3f", value);
     break;
   default:
-    snprintf(text, sizeof(number_text), "%.3f", value);
+    snprintf(text, sizeof(number_text), kind == REPORT_P && value < 0.001 ? "< 0.001" : "%.3f", value);
   }
   return text;
 }
