@@ -73,9 +73,25 @@ static double mean_of(const double *values, uint32_t count) {
   return sum / count;
 }
 
-static int by_value(const void *a, const void *b) {
-  const double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
+/* Puts the k-th smallest of `values` at its place, smaller ones before it, larger ones behind (Hoare's
+ * selection); a sort would take most of a study's time. */
+static void place(double *values, uint32_t count, uint32_t k) {
+  uint32_t first = 0, last = count - 1;
+  while (first < last) {
+    const double pivot = values[first + (last - first) / 2];
+    uint32_t i = first, j = last;
+    for (;;) {
+      while (values[i] < pivot) i++;
+      while (values[j] > pivot) j--;
+      if (i >= j) break;
+      const double kept = values[i];
+      values[i++] = values[j], values[j--] = kept;
+    }
+    if (k <= j)
+      last = j;
+    else
+      first = j + 1;
+  }
 }
 
 /* A number below n from the upper half of a draw; it favours some numbers by less than n in 2^32. */
@@ -95,11 +111,13 @@ static double resample(kedge_random *random, const double *values, const uint32_
   return sum / bases;
 }
 
-static double percentile(const double *sorted, double share) {
-  const double place = share * (KEDGE_RESAMPLES - 1), below = floor(place);
-  const uint32_t at = (uint32_t)below;
-  if (at + 1 >= KEDGE_RESAMPLES) return sorted[KEDGE_RESAMPLES - 1];
-  return sorted[at] + (sorted[at + 1] - sorted[at]) * (place - below);
+/* Order statistics of the resampled means, interpolated. */
+static double percentile(double *means, double share) {
+  const double at = share * (KEDGE_RESAMPLES - 1), below = floor(at);
+  const uint32_t k = (uint32_t)below;
+  place(means, KEDGE_RESAMPLES, k + 1);
+  place(means, k + 1, k);
+  return means[k] + (means[k + 1] - means[k]) * (at - below);
 }
 
 static void bootstrap(const double *values, const uint32_t *starts, uint32_t bases, double *means,
@@ -110,7 +128,6 @@ static void bootstrap(const double *values, const uint32_t *starts, uint32_t bas
     means[r] = resample(&random, values, starts, bases);
     low += means[r] <= 0, high += means[r] >= 0;
   }
-  qsort(means, KEDGE_RESAMPLES, sizeof *means, by_value);
   e->low = percentile(means, 0.025), e->high = percentile(means, 0.975);
   e->p = fmin(1, 2.0 * (1 + (low < high ? low : high)) / (1 + KEDGE_RESAMPLES));
 }
