@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Attention in tiles of query rows and key rows, and attention over a cache; meaning in core/ops/attention.c.
+ * Attention in tiles of query rows and key rows; meaning in core/ops/attention.c, over a cache in
+ * attention_cached.c.
  * Probabilities and gradients of scores meet the other operands in the storage dtype (in the forward with
  * what it leaves of them as a second product), sums are f32. A task owns what it writes: a block of query
  * rows and a head (o, lse, dq), or a block of key rows and a key/value head (dk, dv). The backward computes
@@ -290,53 +291,4 @@ KEDGE_KERNEL(attention_grad) {
     key_gradient(call, i / a->kv_heads * ROWS, i % a->kv_heads);
   KEDGE_PARALLEL_FOR
   for (size_t i = 0; i < blocks * a->heads; i++) query_gradient(call, i / a->heads * ROWS, i % a->heads);
-}
-
-/* ---- Cache
- * -----------------------------------------------------------------------------------------------------------
- */
-
-KEDGE_SCRATCH(attention_cached) {
-  KEDGE_CALL_ARGS(attention_cached);
-  return (uint64_t)call->threads * (kedge__pad(a->dim_qk) + kedge__pad(a->dim_v)) * sizeof(float);
-}
-
-static void attend_cached(const kedge_call *call, size_t query, size_t head) {
-  KEDGE_CALL_ARGS(attention_cached);
-  enum { BLOCK = 256 };
-  float row[BLOCK], max = -INFINITY, total = 0;
-  size_t kv = head / (a->heads / a->kv_heads), dqk = a->dim_qk, dv = a->dim_v;
-  float *scratch = (float *)call->scratch + (size_t)omp_get_thread_num() * (kedge__pad(dqk) + kedge__pad(dv));
-  float *q = kedge__take(&scratch, dqk), *sum = kedge__take(&scratch, dv);
-  size_t first = (size_t)KEDGE_IN_I(3)[query], end = first + (size_t)KEDGE_IN_I(4)[query];
-  assert(end <= a->capacity);
-  kedge__widen(q, KEDGE_IN_X(0) + query * call->in[0].pitch + head * dqk, dqk);
-  memset(sum, 0, dv * sizeof *sum);
-  for (size_t j0 = first; j0 < end; j0 += BLOCK) {
-    size_t n = kedge__min(BLOCK, end - j0);
-    for (size_t j = 0; j < n; j++) {
-      const kedge_x *k = KEDGE_IN_X(1) + ((j0 + j) * a->kv_heads + kv) * dqk;
-      float s = 0;
-#pragma omp simd reduction(+ : s)
-      for (size_t d = 0; d < dqk; d++) s += q[d] * kedge_load(k[d]);
-      row[j] = s;
-    }
-    float shrink = soften(row, n, (range){0, n}, a->scale, &max, &total);
-    for (size_t d = 0; d < dv; d++) sum[d] *= shrink;
-    for (size_t j = 0; j < n; j++) {
-      const kedge_x *v = KEDGE_IN_X(2) + ((j0 + j) * a->kv_heads + kv) * dv;
-      float p = row[j];
-      for (size_t d = 0; d < dv; d++) sum[d] += p * kedge_load(v[d]);
-    }
-  }
-  float factor = end > first ? 1 / total : 0;
-  for (size_t d = 0; d < dv; d++)
-    KEDGE_OUT_X(0)[(query * a->heads + head) * dv + d] = kedge_store(sum[d] * factor);
-}
-
-KEDGE_KERNEL(attention_cached) {
-  KEDGE_CALL_ARGS(attention_cached);
-  size_t count = (size_t)a->queries * a->heads;
-  KEDGE_PARALLEL_FOR
-  for (size_t i = 0; i < count; i++) attend_cached(call, i / a->heads, i % a->heads);
 }

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attention over a cache; meaning in core/ops/attention.c, attention within a batch in attention.c. A row's
+ * bits depend on its own query and on the rows of its cache alone: they are the same whether it stands in a
+ * prompt, with other queries of its sequence, or is decoded alone, and so are verdicts of either. A task is a
+ * few query rows and a head; queries that follow each other on the same range of the cache share its tiles.
+ */
+#include "backends/cpu/kernels/panel.h"
+#include "backends/cpu/kernels/vexp.h"
+
+#if defined(__AVX512F__)
+enum { LANES = 16 };
+#else
+enum { LANES = 8 };
+#endif
+enum { QUERIES = 16, KEYS = 64 }; /* of a task; of a tile */
+
+typedef float vector __attribute__((vector_size(LANES * 4)));
+typedef float stored __attribute__((vector_size(LANES * 4), aligned(4), may_alias)); /* in memory */
+
+/* Rows of floats that can be read in whole vectors. */
+typedef struct tile {
+  const float *data;
+  size_t pitch, count;
+} tile;
+
+/* The rows as they lie where that will do, else copied, with zeros up to a whole vector. */
+static tile load_rows(const kedge_x *from, size_t pitch, size_t count, size_t width, float *room) {
+#if defined(KEDGE_STORAGE_F32)
+  if (width % LANES == 0) return (tile){from, pitch, count};
+#endif
+  const size_t padded = kedge__pad(width);
+  for (size_t j = 0; j < count; j++) {
+    float *to = room + j * padded;
+    kedge__widen(to, from + j * pitch, width);
+    for (size_t d = width; d < padded; d++) to[d] = 0;
+  }
+  return (tile){room, padded, count};
+}
+
+/* ---- Sums of vectors
+ * -------------------------------------------------------------------------------------------------- */
+
+#define MIX(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+
+/* to[i] = the sum of the lanes of s[i], as a tree: lanes LANES / 2 apart first. */
+static inline void sum_lanes(vector s[LANES], float *to) {
+#if defined(__AVX512F__)
+  for (int i = 0; i < 8; i++)
+    s[i] = MIX(s[i], s[i + 8], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+           MIX(s[i], s[i + 8], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+  for (int i = 0; i < 4; i++)
+    s[i] = MIX(s[i], s[i + 4], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
+           MIX(s[i], s[i + 4], 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
+  for (int i = 0; i < 2; i++)
+    s[i] = MIX(s[i], s[i + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
+           MIX(s[i], s[i + 2], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+  s[0] = MIX(s[0], s[1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
+         MIX(s[0], s[1], 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
+#else
+  for (int i = 0; i < 4; i++)
+    s[i] = MIX(s[i], s[i + 4], 0, 1, 2, 3, 8, 9, 10, 11) + MIX(s[i], s[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+  for (int i = 0; i < 2; i++)
+    s[i] = MIX(s[i], s[i + 2], 0, 1, 8, 9, 4, 5, 12, 13) + MIX(s[i], s[i + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+  s[0] = MIX(s[0], s[1], 0, 8, 2, 10, 4, 12, 6, 14) + MIX(s[0], s[1], 1, 9, 3, 11, 5, 13, 7, 15);
+#endif
+  memcpy(to, &s[0], sizeof s[0]);
+}
+
+#define UNROLL_LANES KEDGE_PRAGMA_(GCC unroll 16)
+
+/* Products of a query with LANES keys, `pitch` apart. */
+static inline void score_some(const float *q, size_t width, const float *k, size_t pitch, float *scores) {
+  vector sums[LANES];
+  UNROLL_LANES
+  for (size_t i = 0; i < LANES; i++) sums[i] = *(const stored *)q * *(const stored *)(k + i * pitch);
+  for (size_t d = LANES; d < width; d += LANES) {
+    const vector x = *(const stored *)(q + d);
+    UNROLL_LANES
+    for (size_t i = 0; i < LANES; i++) sums[i] += x * *(const stored *)(k + i * pitch + d);
+  }
+  sum_lanes(sums, scores);
+}
+
+/* The same for the last rows of a tile, fewer than LANES: the last one stands for those behind it, whose
+ * results nobody uses. */
+static void score_rest(const float *q, size_t width, const tile *k, size_t j, float *scores) {
+  vector sums[LANES];
+  for (size_t i = 0; i < LANES; i++) {
+    const float *row = k->data + kedge__min(j + i, k->count - 1) * k->pitch;
+    vector sum = *(const stored *)q * *(const stored *)row;
+    for (size_t d = LANES; d < width; d += LANES)
+      sum += *(const stored *)(q + d) * *(const stored *)(row + d);
+    sums[i] = sum;
+  }
+  sum_lanes(sums, scores);
+}
+
+/* Products of a query with the keys of a tile, into scores [a whole number of LANES]. */
+static void score(const float *q, size_t width, const tile *k, float *scores) {
+  size_t j = 0;
+  for (; j + LANES <= k->count; j += LANES)
+    score_some(q, width, k->data + j * k->pitch, k->pitch, scores + j);
+  if (j < k->count) score_rest(q, width, k, j, scores + j);
+}
+
+/* sum [width] += sum_j p[j] v[j]; row j belongs to the j % 4-th of four sums, which come together at the end.
+ */
+static void add_values(const float *p, const tile *v, size_t width, float *sum) {
+  for (size_t d = 0; d < width; d += LANES) {
+    const float *row = v->data + d;
+    vector s[4] = {*(const stored *)(sum + d)};
+    size_t j = 0;
+    for (; j + 4 <= v->count; j += 4, row += 4 * v->pitch) {
+      s[0] += p[j] * *(const stored *)row;
+      s[1] += p[j + 1] * *(const stored *)(row + v->pitch);
+      s[2] += p[j + 2] * *(const stored *)(row + 2 * v->pitch);
+      s[3] += p[j + 3] * *(const stored *)(row + 3 * v->pitch);
+    }
+    for (size_t i = 0; j + i < v->count; i++) s[i] += p[j + i] * *(const stored *)(row + i * v->pitch);
+    *(stored *)(sum + d) = (s[0] + s[1]) + (s[2] + s[3]);
+  }
+}
+
+/* ---- Queries
+ * ----------------------------------------------------------------------------------------------------------
+ */
+
+/* A thread's rows: queries, sums of values, copied keys and values. */
+typedef struct room {
+  float *q, *sum, *k, *v;
+} room;
+
+static size_t room_floats(size_t dim_qk, size_t dim_v) {
+  return (QUERIES + KEYS) * (kedge__pad(dim_qk) + kedge__pad(dim_v));
+}
+
+static room room_of_thread(const kedge_call *call, size_t dim_qk, size_t dim_v) {
+  float *s = (float *)call->scratch + (size_t)omp_get_thread_num() * room_floats(dim_qk, dim_v);
+  room r;
+  r.q = kedge__take(&s, QUERIES * kedge__pad(dim_qk));
+  r.sum = kedge__take(&s, QUERIES * kedge__pad(dim_v));
+  r.k = kedge__take(&s, KEYS * kedge__pad(dim_qk));
+  r.v = kedge__take(&s, KEYS * kedge__pad(dim_v));
+  return r;
+}
+
+/* Scores of a tile become probabilities relative to the largest score so far. What is behind the `count` rows
+ * that there are is overwritten. Returns by how much what was summed before shrinks. */
+static float soften(float *row, size_t count, float scale, float *max, float *total) {
+  float tops[LANES], sums[LANES] = {0}, top = *max, sum = 0;
+  const size_t padded = kedge__blocks(count, LANES) * LANES;
+  for (size_t j = count; j < padded; j++) row[j] = -INFINITY;
+  for (size_t l = 0; l < LANES; l++) tops[l] = top;
+  for (size_t j = 0; j < padded; j += LANES) {
+    KEDGE_SIMD
+    for (size_t l = 0; l < LANES; l++) {
+      row[j + l] *= scale;
+      tops[l] = row[j + l] > tops[l] ? row[j + l] : tops[l];
+    }
+  }
+  for (size_t l = 0; l < LANES; l++) top = tops[l] > top ? tops[l] : top;
+  for (size_t j = 0; j < padded; j += LANES) {
+    KEDGE_SIMD
+    for (size_t l = 0; l < LANES; l++) {
+      row[j + l] = kedge__vexp(row[j + l] - top);
+      sums[l] += j + l < count ? row[j + l] : 0;
+    }
+  }
+  for (size_t l = 0; l < LANES; l++) sum += sums[l];
+  const float shrink = kedge__vexp(*max - top);
+  *total = *total * shrink + sum;
+  *max = top;
+  return shrink;
+}
+
+/* Queries [first, end) of a head, all on the cache from the row `base` on. */
+static void attend(const kedge_call *call, size_t first, size_t end, size_t head) {
+  KEDGE_CALL_ARGS(attention_cached);
+  const size_t kv = head / (a->heads / a->kv_heads), dqk = a->dim_qk, dv = a->dim_v, queries = end - first;
+  const size_t q_pitch = kedge__pad(dqk), v_pitch = kedge__pad(dv), base = (size_t)KEDGE_IN_I(3)[first];
+  const int32_t *length = KEDGE_IN_I(4) + first;
+  const room r = room_of_thread(call, dqk, dv);
+  float max[QUERIES], total[QUERIES] = {0}, row[KEYS];
+  size_t most = 0;
+  memset(r.sum, 0, queries * v_pitch * sizeof *r.sum);
+  for (size_t i = 0; i < queries; i++) {
+    kedge__widen(r.q + i * q_pitch, KEDGE_IN_X(0) + (first + i) * call->in[0].pitch + head * dqk, dqk);
+    for (size_t d = dqk; d < q_pitch; d++) r.q[i * q_pitch + d] = 0;
+    max[i] = -INFINITY;
+    if ((size_t)length[i] > most) most = (size_t)length[i];
+  }
+  assert(base + most <= a->capacity);
+  for (size_t j = 0; j < most; j += KEYS) {
+    const size_t count = kedge__min(KEYS, most - j);
+    const tile k =
+        load_rows(KEDGE_IN_X(1) + ((base + j) * a->kv_heads + kv) * dqk, a->kv_heads * dqk, count, dqk, r.k);
+    const tile v =
+        load_rows(KEDGE_IN_X(2) + ((base + j) * a->kv_heads + kv) * dv, a->kv_heads * dv, count, dv, r.v);
+    for (size_t i = 0; i < queries; i++) {
+      if ((size_t)length[i] <= j) continue;
+      const size_t seen = kedge__min(count, (size_t)length[i] - j);
+      const tile keys = {k.data, k.pitch, seen}, values = {v.data, v.pitch, seen};
+      float *sum = r.sum + i * v_pitch;
+      score(r.q + i * q_pitch, dqk, &keys, row);
+      const float shrink = soften(row, seen, a->scale, &max[i], &total[i]);
+      for (size_t d = 0; d < v_pitch; d++) sum[d] *= shrink;
+      add_values(row, &values, dv, sum);
+    }
+  }
+  for (size_t i = 0; i < queries; i++) {
+    const float factor = length[i] > 0 ? 1 / total[i] : 0;
+    kedge_x *to = KEDGE_OUT_X(0) + ((first + i) * a->heads + head) * dv;
+    for (size_t d = 0; d < dv; d++) to[d] = kedge_store(r.sum[i * v_pitch + d] * factor);
+  }
+}
+
+KEDGE_SCRATCH(attention_cached) {
+  KEDGE_CALL_ARGS(attention_cached);
+  return (uint64_t)call->threads * room_floats(a->dim_qk, a->dim_v) * sizeof(float);
+}
+
+KEDGE_KERNEL(attention_cached) {
+  KEDGE_CALL_ARGS(attention_cached);
+  const int32_t *base = KEDGE_IN_I(3);
+  const size_t count = kedge__blocks(a->queries, QUERIES) * a->heads;
+  KEDGE_PARALLEL_FOR
+  for (size_t task = 0; task < count; task++) {
+    const size_t first = task / a->heads * QUERIES, end = kedge__min(first + QUERIES, a->queries);
+    for (size_t i = first, next; i < end; i = next) {
+      for (next = i + 1; next < end && base[next] == base[i];) next++;
+      attend(call, i, next, task % a->heads);
+    }
+  }
+}
