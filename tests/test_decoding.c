@@ -228,6 +228,52 @@ static void test_likelihood(void **state) {
   close_fixture(&f);
 }
 
+/* Continuations of one prompt, one after another on what is in the cache, against each by itself: no bit
+ * differs, whatever else runs. */
+static void check_same_prompt(const char *name, kedge_dtype dtype) {
+  fixture f;
+  kedge_decoding_result alone[JOBS], after[JOBS];
+  open_fixture(&f, name, "cpu", dtype, 2);
+  for (uint32_t j = 0; j < JOBS; j++) {
+    const bool goes_on = j % 5 == 1 || j % 5 == 2 || j % 5 == 4;
+    if (goes_on) f.jobs[j].prompt = f.jobs[j - 1].prompt, f.jobs[j].prompt_count = f.jobs[j - 1].prompt_count;
+    for (uint32_t i = 0; i < 5; i++) f.references[j][i] = (int32_t)((j * 7 + i * 11) % 41);
+    f.jobs[j].reference = f.references[j], f.jobs[j].reference_count = j % 6;
+    if (j % 3 == 0) f.jobs[j].max_new = 0;
+  }
+  run_jobs(&f, (kedge_decoding_options){0}, alone);
+  for (uint32_t j = 0; j < JOBS; j++) f.jobs[j].same_prompt = j % 5 == 1 || j % 5 == 2 || j % 5 == 4;
+  for (uint32_t sequences = 1; sequences <= 6; sequences += 5) {
+    kedge_decoding *d;
+    check(kedge_decoding_new(f.model, &(kedge_decoding_options){.sequences = sequences}, &d));
+    check(kedge_decoding_run(d, f.jobs, JOBS, after));
+    same_results(alone, after);
+    uint64_t tokens = 0, all = 0;
+    for (uint32_t j = 0; j < JOBS; j++) {
+      all += f.jobs[j].prompt_count;
+      if (!f.jobs[j].same_prompt) tokens += f.jobs[j].prompt_count;
+    }
+    assert_true(kedge_decoding_count(d).tokens < tokens + JOBS * (NEW + 8) && tokens < all);
+    destroy(after);
+    kedge_decoding_free(d);
+  }
+  destroy(alone);
+  kedge_decoding *d;
+  check(kedge_decoding_new(f.model, &(kedge_decoding_options){0}, &d));
+  f.jobs[3].same_prompt = true;
+  assert_int_equal(kedge_decoding_run(d, f.jobs, JOBS, after), KEDGE_ERR_ARGUMENT);
+  assert_non_null(strstr(kedge_message(), "sequence 3"));
+  destroy(after);
+  kedge_decoding_free(d);
+  close_fixture(&f);
+}
+
+static void test_same_prompt(void **state) {
+  (void)state;
+  check_same_prompt("qwen3_moe_top2of8", KEDGE_F32);
+  check_same_prompt("deepseek_v2_greedy", KEDGE_BF16);
+}
+
 /* ---- Ends
  * ------------------------------------------------------------------------------------------------------------
  */
@@ -314,8 +360,8 @@ static void test_memory(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_together), cmocka_unit_test(test_ties),
-                                     cmocka_unit_test(test_likelihood), cmocka_unit_test(test_ends),
-                                     cmocka_unit_test(test_memory)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_together),    cmocka_unit_test(test_ties),
+                                     cmocka_unit_test(test_likelihood),  cmocka_unit_test(test_ends),
+                                     cmocka_unit_test(test_same_prompt), cmocka_unit_test(test_memory)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

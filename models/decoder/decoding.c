@@ -22,6 +22,7 @@ static const uint64_t CACHE_BYTES = (uint64_t)1 << 30;
 /* A place in the cache and the sequence in it. */
 typedef struct slot {
   uint32_t job;    /* UINT32_MAX: none */
+  uint32_t after;  /* job that goes on with the prompt that is here; UINT32_MAX: none */
   uint32_t filled; /* rows in use: tokens whose keys and values are there */
   int32_t next;    /* token of the next pass */
   bool begins;     /* this pass holds its prompt */
@@ -169,14 +170,13 @@ static kedge_status reserve_cache(kedge_decoding *d, uint32_t rows) {
   return KEDGE_OK;
 }
 
-/* Sizes of passes: the next of 16, 24, 32, 48, .. so that few plans serve all. */
+/* Sizes of passes: powers of two and three steps between each two, so that few plans serve all. */
 static uint32_t pass_size(uint32_t tokens) {
   uint32_t size = 16;
-  while (size < tokens) {
-    if (size + size / 2 >= tokens) return size + size / 2;
-    size *= 2;
-  }
-  return size;
+  while (2 * size < tokens) size *= 2;
+  for (uint32_t quarter = 0; quarter < 4; quarter++)
+    if (size + quarter * (size / 4) >= tokens) return size + quarter * (size / 4);
+  return 2 * size;
 }
 
 static kedge_status reserve_pass(kedge_decoding *d, uint32_t tokens) {
@@ -227,6 +227,10 @@ static kedge_status check_jobs(kedge_decoding *d, uint32_t *rows, uint32_t *larg
     KEDGE_TRY(check_ids(d, i, j->prompt, j->prompt_count));
     KEDGE_TRY(check_ids(d, i, j->reference, j->reference_count));
     KEDGE_TRY(check_ids(d, i, j->endings, j->ending_count));
+    const kedge_decoding_job *before = j->same_prompt && i ? j - 1 : NULL;
+    if (j->same_prompt && (!before || before->prompt_count != j->prompt_count ||
+                           memcmp(before->prompt, j->prompt, j->prompt_count * sizeof *j->prompt)))
+      return kedge_fail(KEDGE_ERR_ARGUMENT, "sequence %u: its prompt is not that of the one before", i);
     if (job_rows(j) > *rows) *rows = (uint32_t)job_rows(j);
     if (j->prompt_count + j->reference_count > *largest) *largest = j->prompt_count + j->reference_count;
   }
@@ -259,16 +263,36 @@ static void want(kedge_decoding *d, uint32_t slot_index, uint32_t index) {
   d->wants[d->want_count++] = (wanted){d->tokens - 1, slot_index, index};
 }
 
-/* The prompt and its reference. The logits after the last prompt token choose the first new one. */
+/* The prompt and its reference. The logits after the last prompt token choose the first new one: where the
+ * rest of the prompt is in the cache, this token runs again. */
 static void add_beginning(kedge_decoding *d, uint32_t s) {
   const kedge_decoding_job *j = &d->jobs[d->slots[s].job];
   const uint32_t segment = d->tokens;
-  for (uint32_t i = 0; i < j->prompt_count; i++) add_token(d, s, i, j->prompt[i], segment);
+  for (uint32_t i = j->same_prompt ? j->prompt_count - 1 : 0; i < j->prompt_count; i++)
+    add_token(d, s, i, j->prompt[i], segment);
   want(d, s, 0);
   for (uint32_t i = 0; i < j->reference_count; i++) {
     add_token(d, s, j->prompt_count + i, j->reference[i], segment);
     want(d, s, i + 1);
   }
+}
+
+/* Gives a free slot its next job, if there is one and it has room in the pass. The first one always has. */
+static bool begin(kedge_decoding *d, uint32_t s, bool first) {
+  slot *at = &d->slots[s];
+  if (at->job != UINT32_MAX) return false;
+  const uint32_t job = at->after != UINT32_MAX ? at->after : d->next_job;
+  if (job >= d->job_count) return false;
+  const kedge_decoding_job *j = &d->jobs[job];
+  const uint32_t tokens = (j->same_prompt ? 1 : j->prompt_count) + j->reference_count;
+  if (!first && d->tokens + tokens > PASS_TOKENS) return false;
+  if (at->after == UINT32_MAX) {
+    d->next_job++;
+    while (d->next_job < d->job_count && d->jobs[d->next_job].same_prompt) d->next_job++;
+  }
+  *at = (slot){.job = job, .after = UINT32_MAX, .begins = true};
+  add_beginning(d, s);
+  return true;
 }
 
 static void lay_out(kedge_decoding *d) {
@@ -282,15 +306,10 @@ static void lay_out(kedge_decoding *d) {
     active++;
   }
   bool first = true;
-  for (uint32_t s = 0; s < d->slot_count && d->next_job < d->job_count; s++) {
-    slot *at = &d->slots[s];
-    if (at->job != UINT32_MAX) continue;
-    const kedge_decoding_job *j = &d->jobs[d->next_job];
-    if (!first && d->tokens + j->prompt_count + j->reference_count > PASS_TOKENS) break;
-    *at = (slot){.job = d->next_job++, .begins = true};
-    add_beginning(d, s);
-    first = false;
-    active++;
+  for (uint32_t s = 0; s < d->slot_count; s++) {
+    const bool began = begin(d, s, first);
+    first = first && !began;
+    active += began;
   }
   if (active > d->counts.most) d->counts.most = active;
 }
@@ -402,7 +421,8 @@ static kedge_status take(kedge_decoding *d, const wanted *w, const float *logits
   const bool last = !at->begins || w->index == j->reference_count;
   if (over && at->begins) at->next = -1; /* remembered until the reference is scored */
   if (last && (over || !j->max_new || (at->begins && at->next < 0))) {
-    at->job = UINT32_MAX;
+    const bool more = job + 1 < d->job_count && d->jobs[job + 1].same_prompt;
+    *at = (slot){.job = UINT32_MAX, .after = more ? job + 1 : UINT32_MAX};
     d->done++;
   }
   if (last) at->begins = false;
@@ -437,7 +457,7 @@ kedge_status kedge_decoding_run(kedge_decoding *d, const kedge_decoding_job *job
   KEDGE_TRY(check_jobs(d, &rows, &largest));
   for (uint32_t i = 0; i < count; i++) KEDGE_TRY(open_result(&jobs[i], &results[i]));
   KEDGE_TRY(reserve_cache(d, rows));
-  for (uint32_t s = 0; s < d->slot_count; s++) d->slots[s] = (slot){.job = UINT32_MAX};
+  for (uint32_t s = 0; s < d->slot_count; s++) d->slots[s] = (slot){.job = UINT32_MAX, .after = UINT32_MAX};
   KEDGE_TRY(reserve_pass(d, (largest > PASS_TOKENS ? largest : PASS_TOKENS) + d->slot_count));
   while (d->done < count) {
     lay_out(d);

@@ -26,6 +26,8 @@ typedef struct kedge_decoding_job {
   const int32_t *endings; /* [ending_count] other ids in the place of the reference's last, to be scored */
   uint32_t ending_count;
   uint32_t max_new; /* new tokens at most; 0: the reference is scored, nothing is decoded */
+  bool same_prompt; /* the prompt is that of the job before: it runs after that one, and not over the prompt
+                       again */
   bool from_prompt; /* decode every token, even those that the reference's pass tells */
   kedge_sampling sampling;
 } kedge_decoding_job;

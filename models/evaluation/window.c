@@ -116,12 +116,22 @@ static uint64_t sample_seed(const evaluation *e, const window *w, const sequence
   return kedge_random_start(e->options->sampling.seed + s->repeat, item).key;
 }
 
+/* Options of an item are judged one after another on its prompt, which runs once; samples of an item run side
+ * by side. */
+static bool goes_on(const window *w, uint32_t j) {
+  const sequence *s = &w->sequences[j], *before = j ? s - 1 : NULL;
+  const uint32_t count = s->prompt.prompt_count;
+  return before && before->item == s->item && !before->generates && before->prompt.prompt_count == count &&
+         !memcmp(before->prompt.ids, s->prompt.ids, count * sizeof *s->prompt.ids);
+}
+
 static void make_jobs(const evaluation *e, window *w) {
   for (uint32_t j = 0; j < w->job_count; j++) {
     const sequence *s = &w->sequences[j];
     const kedge_prompt *p = &s->prompt;
     w->jobs[j] = (kedge_decoding_job){.prompt = p->ids,
                                       .prompt_count = p->prompt_count,
+                                      .same_prompt = goes_on(w, j),
                                       .reference = p->ids + p->prompt_count,
                                       .reference_count = p->count - p->prompt_count};
     if (s->generates) {
