@@ -11,3 +11,5 @@ function(kedge_module name)
   endif()
   install(TARGETS kedge-${name} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endfunction()
+
+include(cmake/gpu.cmake)

@@ -93,7 +93,7 @@ struct kedge_device {
 
 extern const kedge_backend kedge__backend_ref, kedge__backend_cpu, kedge__backend_null;
 
-/* What a backend's module libkedge-<name>.so exports under the name `kedge_module` (core/module.c). The
+/* What a backend's module libkedge-<name>.so exports as `kedge_backend_module` (core/module.c). The
  * numbers tell a module of another version of this contract. */
 enum { KEDGE_MODULE_VERSION = 1 };
 typedef struct kedge_module {

@@ -52,7 +52,7 @@ static kedge_status load(const char *name, const kedge_backend **backend) {
     status = kedge_fail(KEDGE_ERR_DEVICE, "backend %s: %s", name, dlerror());
     goto done;
   }
-  const kedge_module *module = dlsym(handle, "kedge_module");
+  const kedge_module *module = dlsym(handle, "kedge_backend_module");
   if (!module || module->version != KEDGE_MODULE_VERSION || module->ops != KEDGE_OP_COUNT ||
       module->step_bytes != sizeof(kedge_step)) {
     status = kedge_fail(KEDGE_ERR_DEVICE, "backend %s: %s belongs to another version of Kedge", name, path);

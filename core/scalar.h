@@ -10,7 +10,9 @@
 
 #ifndef KEDGE_GLSL
 #include <math.h>
-#define KEDGE_SCALAR  static inline
+#ifndef KEDGE_SCALAR /* kernels of graphics cards add that it also runs there */
+#define KEDGE_SCALAR static inline
+#endif
 #define KEDGE_EXP(x)  ((kedge_real)(sizeof(kedge_real) == 8 ? exp((double)(x)) : (double)expf((float)(x))))
 #define KEDGE_LOG(x)  ((kedge_real)(sizeof(kedge_real) == 8 ? log((double)(x)) : (double)logf((float)(x))))
 #define KEDGE_SQRT(x) ((kedge_real)(sizeof(kedge_real) == 8 ? sqrt((double)(x)) : (double)sqrtf((float)(x))))

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Stacks that take turns on one thread of the system (fiber.c), for the scheduler in sim.c. */
+#ifndef KEDGE_GPU_FIBER_H
+#define KEDGE_GPU_FIBER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef struct fiber fiber;
+
+/* A fiber that runs main() when it is first switched to; main must never return. NULL without memory. */
+fiber *fiber_new(void (*main)(void));
+void fiber_free(fiber *f);
+/* Forgets where the fiber was: it will begin at main() again. */
+void fiber_reset(fiber *f);
+/* From the running fiber, or NULL for the thread's own stack, to another. */
+void fiber_switch(fiber *from, fiber *to);
+
+#endif

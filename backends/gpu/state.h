@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * An open device of backend.c, and what its sibling files add: settings.c, stream.c, replay.c, blas.c. */
+#ifndef KEDGE_GPU_STATE_H
+#define KEDGE_GPU_STATE_H
+
+#include "backends/gpu/gpu.h"
+
+/* What may follow a device's name: "cuda:device=1,blas=0", "sim:wave=64,order=random". */
+typedef struct gpu_settings {
+  bool blas, graphs;
+  uint32_t device;
+#if defined(KEDGE_GPU_SIM)
+  sim_settings sim;
+#endif
+} gpu_settings;
+
+#if defined(KEDGE_GPU_SIM)
+#define GPU_HOST_MEMORY true
+#define GPU_HAS_GRAPHS  0
+#define GPU_SETTINGS    "wave=32|64, order=forward|reverse|random, seed, processors, products=tiles|plain"
+#else
+#define GPU_HOST_MEMORY false
+#define GPU_HAS_GRAPHS  1
+#define GPU_SETTINGS    "device, blas=0|1, graphs=0|1"
+#endif
+
+typedef struct gpu_replay gpu_replay;
+typedef struct gpu_blas gpu_blas;
+
+typedef struct gpu_state {
+  gpu_settings settings;
+  gpu_stream stream;
+  gpu_event start, end; /* around the runs since the last sync */
+  bool timing;
+  double seconds;
+  uint32_t processors;
+  uint64_t memory; /* bytes that the card has */
+  char *staging;   /* pinned */
+  gpu_replay *replay;
+  gpu_blas *blas;
+} gpu_state;
+
+/* KEDGE_ERR_DEVICE with the device, what was done and the runtime's words, unless `error` is success. */
+kedge_status gpu__check(const kedge_device *device, gpu_error error, const char *what);
+/* NULL: all defaults. */
+kedge_status gpu__settings_read(const char *text, gpu_settings *settings);
+/* Finds the card, makes it current, opens the stream; fills description, processors and memory. */
+kedge_status gpu__stream_open(kedge_device *device, gpu_state *g);
+void gpu__stream_close(gpu_state *g);
+/* Launches steps one by one. */
+kedge_status gpu__launch(kedge_device *device, const kedge_step *steps, uint32_t count);
+/* The same, through a captured graph where the steps have run before. */
+kedge_status gpu__replay(kedge_device *device, const kedge_step *steps, uint32_t count);
+void gpu__replay_drop(gpu_state *g);
+/* The vendor's library for dense products; *blas stays NULL where it is not installed. */
+kedge_status gpu__blas_open(kedge_device *device, gpu_blas **blas);
+void gpu__blas_close(gpu_blas *blas);
+
+#endif
