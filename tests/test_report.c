@@ -140,45 +140,39 @@ static void test_tables(void **state) {
 /* ---- Measures
  * --------------------------------------------------------------------------------------------------- */
 
-#define LAB                                                                                                  \
-  "{\"kedge_lab\":1,\"conditions\":[{\"name\":\"sft\"}],\"domains\":[\"arithmetic\",\"facts\",\"strings\"]," \
-  "\"splits\":[\"arithS\"]}"
-#define COUNTS(r) "{\"right\":" #r ",\"items\":100}"
+/* JSON with apostrophes for quotes. */
+static void write_json(const char *folder, const char *name, const char *text) {
+  char *json = strdup(text);
+  for (char *c = json; *c; c++)
+    if (*c == '\'') *c = '"';
+  test_write_text(test_path(at(folder), name), json);
+  free(json);
+}
 
 static void write_by_hand(const char *folder) {
   test_make_folder(at(folder));
   test_make_folder(test_path(at(folder), "cells"));
-  test_write_text(test_path(at(folder), "lab.json"), LAB);
-  test_write_text(test_path(at(folder), "cells/b.json"),
-                  "{\"kedge_lab_cell\":1,\"size\":\"E\",\"base\":3,\"condition\":\"base\",\"shift\":null,"
-                  "\"nll\":{\"facts\":1,\"strings\":2}}");
-  test_write_text(
-      test_path(at(folder), "cells/c.json"),
-      "{\"kedge_lab_cell\":1,\"size\":\"E\",\"base\":3,\"condition\":\"sft\",\"shift\":\"arithS\","
-      "\"arm\":\"short\",\"seed\":7,\"accuracy\":{\"arithS\":" COUNTS(60) ",\"arithmetic\":" COUNTS(
-          50) ",\"facts\":" COUNTS(20) ",\"strings\":" COUNTS(40) "},"
-                                                                  "\"nll\":{\"arithS\":0.5,\"facts\":1.5,"
-                                                                  "\"strings\":2.1},"
-                                                                  "\"with_bias\":{\"accuracy\":{"
-                                                                  "\"arithS\":" COUNTS(
-                                                                      63) "}},"
-                                                                          "\"routing\":{\"facts\":{\"topk_"
-                                                                          "overlap\":0.5},\"strings\":{"
-                                                                          "\"topk_overlap\":0.7},"
-                                                                          "\"mean\":{\"top1_overlap\":0.9}},"
-                                                                          "\"communities\":{\"0.10\":{"
-                                                                          "\"nmi\":0.4},\"0.20\":{\"nmi\":0."
-                                                                          "3},"
-                                                                          "\"0.30\":{\"nmi\":1}},"
-                                                                          "\"selection\":{\"facts\":{\"nll_"
-                                                                          "forced\":1.25,\"nll_rank\":[1.4,1."
-                                                                          "3]},"
-                                                                          "\"strings\":{\"nll_forced\":2.05}}"
-                                                                          ",\"utilisation\":{\"facts\":[[0.5,"
-                                                                          "0.5,0,0],[0.25,0.25,0.25,0.25]]}"
-                                                                          "}");
-  test_write_text(test_path(at(folder), "cells/other.json"),
-                  "{\"kedge_lab_cell\":1,\"size\":\"E\",\"base\":3,\"condition\":\"unheard-of\"}");
+  write_json(folder, "lab.json",
+             "{'kedge_lab': 1, 'conditions': [{'name': 'sft'}], 'splits': ['arithS'],"
+             " 'domains': ['arithmetic', 'facts', 'strings']}");
+  write_json(folder, "cells/b.json",
+             "{'kedge_lab_cell': 1, 'size': 'E', 'base': 3, 'condition': 'base', 'shift': null,"
+             " 'nll': {'facts': 1, 'strings': 2}}");
+  write_json(
+      folder, "cells/c.json",
+      "{'kedge_lab_cell': 1, 'size': 'E', 'base': 3, 'condition': 'sft', 'shift': 'arithS', 'seed': 7,"
+      " 'arm': 'short', 'nll': {'arithS': 0.5, 'facts': 1.5, 'strings': 2.1},"
+      " 'accuracy': {'arithS': {'right': 60, 'items': 100}, 'arithmetic': {'right': 50, 'items': 100},"
+      "  'facts': {'right': 20, 'items': 100}, 'strings': {'right': 40, 'items': 100}},"
+      " 'with_bias': {'accuracy': {'arithS': {'right': 63, 'items': 100}}},"
+      " 'routing': {'facts': {'topk_overlap': 0.5}, 'strings': {'topk_overlap': 0.7},"
+      "  'mean': {'top1_overlap': 0.9}},"
+      " 'communities': {'0.10': {'nmi': 0.4}, '0.20': {'nmi': 0.3}, '0.30': {'nmi': 1}},"
+      " 'selection': {'facts': {'nll_own': 1.6, 'nll_base': 1.2, 'nll_forced': 1.25, 'nll_converse': 1.4},"
+      "  'strings': {'nll_own': 2.2, 'nll_base': 2.0, 'nll_forced': 2.05, 'nll_converse': 2.2}},"
+      " 'utilisation': {'facts': [[0.5, 0.5, 0, 0], [0.25, 0.25, 0.25, 0.25]]}}");
+  write_json(folder, "cells/other.json",
+             "{'kedge_lab_cell': 1, 'size': 'E', 'base': 3, 'condition': 'unheard-of'}");
   test_write_text(test_path(at(folder), "cells/notes.txt"), "no cell");
 }
 
@@ -198,13 +192,15 @@ static void test_measures(void **state) {
       {KEDGE_MEASURE_OVERALL, 0.4},   {KEDGE_MEASURE_NLL_ID, 0.5},     {KEDGE_MEASURE_NLL_OOD, 1.8},
       {KEDGE_MEASURE_TOPK, 0.6},      {KEDGE_MEASURE_TOP1, 0.9},       {KEDGE_MEASURE_NMI10, 0.4},
       {KEDGE_MEASURE_NMI20, 0.3},     {KEDGE_MEASURE_EFFECTIVE, 0.75}, {KEDGE_MEASURE_BIAS_GAIN_ID, 0.03},
-      {KEDGE_MEASURE_FORGOTTEN, 0.3}, {KEDGE_MEASURE_REGAINED, 0.15},  {KEDGE_MEASURE_FORCED_OOD, 1.65}};
+      {KEDGE_MEASURE_FORGOTTEN, 0.3}, {KEDGE_MEASURE_REGAINED, 0.25},  {KEDGE_MEASURE_CONVERSE, 0.2},
+      {KEDGE_MEASURE_OWN_ACC, 0.3}};
   for (size_t i = 0; i < sizeof want / sizeof *want; i++)
     near(kedge_study_measure(&s, c, 0, want[i].measure), want[i].value, 1e-7,
          kedge_measure_get(want[i].measure)->key);
   /* What the cell lacks is not known; an OOD of fewer domains would be another quantity. */
-  const kedge_measure unknown[] = {KEDGE_MEASURE_NLL_NEAR,  KEDGE_MEASURE_TVD,        KEDGE_MEASURE_BIAS_OOD,
-                                   KEDGE_MEASURE_FORCED_ID, KEDGE_MEASURE_FORCED_ACC, KEDGE_MEASURE_LOSS};
+  const kedge_measure unknown[] = {KEDGE_MEASURE_NLL_NEAR,   KEDGE_MEASURE_TVD,
+                                   KEDGE_MEASURE_BIAS_OOD,   KEDGE_MEASURE_REGAINED_ID,
+                                   KEDGE_MEASURE_FORCED_ACC, KEDGE_MEASURE_LOSS};
   for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
     assert_true(isnan(kedge_study_measure(&s, c, 0, unknown[i])));
   kedge_study_destroy(&s);

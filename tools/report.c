@@ -6,6 +6,7 @@
 #include "tools/report_page.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static kedge_status make_folders(const char *folder) {
@@ -20,10 +21,13 @@ static kedge_status make_folders(const char *folder) {
   return KEDGE_OK;
 }
 
+/* The whole path: who called may stand elsewhere. */
 static void print_findings(const kedge_analysis *a, const char *folder) {
+  char *whole = realpath(folder, NULL);
   for (size_t i = 0; i < sizeof a->findings / sizeof *a->findings; i++)
     printf("%zu. %s\n", i + 1, a->findings[i]);
-  printf("report: %s/index.html\n", folder);
+  printf("report: %s/index.html\n", whole ? whole : folder);
+  free(whole);
 }
 
 static kedge_status report(const char *folder, const char *out, bool no_plots) {

@@ -122,8 +122,9 @@ static void add_scores(report_page *page) {
   for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
     report_table_column(&t, "", keys[i], REPORT_REAL, false);
   report_table_column(&t, "", "accuracy", REPORT_REAL, true); /* Wilson's interval */
-  static const char *const more[] = {"nll", "accuracy_with_bias", "nll_with_bias", "nll_forced",
-                                     "accuracy_forced"};
+  static const char *const more[] = {"nll",          "accuracy_with_bias", "nll_with_bias",
+                                     "nll_own",      "nll_base",           "nll_forced",
+                                     "nll_converse", "accuracy_own",       "accuracy_forced"};
   for (size_t i = 0; i < sizeof more / sizeof *more; i++)
     report_table_column(&t, "", more[i], REPORT_REAL, false);
   for (uint32_t i = 0; i < s->cell_count; i++)
@@ -139,7 +140,9 @@ static void add_scores(report_page *page) {
       report_table_number(&t, score->nll);
       report_table_number(&t, score->bias_right / score->bias_items),
           report_table_number(&t, score->bias_nll);
-      report_table_number(&t, score->forced_nll), report_table_number(&t, score->forced_accuracy);
+      const double selected[] = {score->own_nll,      score->base_nll,     score->forced_nll,
+                                 score->converse_nll, score->own_accuracy, score->forced_accuracy};
+      for (size_t n = 0; n < sizeof selected / sizeof *selected; n++) report_table_number(&t, selected[n]);
     }
   report_table_end(&page->doc, &t);
 }

@@ -265,7 +265,7 @@ static const char style[] =
     "table{border-collapse:collapse;font-size:.88rem;font-variant-numeric:tabular-nums;overflow-wrap:normal;"
     "}\n"
     "th,td{padding:5px 10px;text-align:left;border-bottom:1px solid var(--line);white-space:nowrap}\n"
-    "td.wrap{white-space:normal;min-width:15em}\n"
+    "th.wrap,td.wrap{white-space:normal;min-width:min(42vw,15em)}\n"
     "thead th{background:var(--card);vertical-align:bottom}tbody tr:last-child>*{border-bottom:0}\n"
     ".n{text-align:right}tbody "
     "th{font-weight:400;position:sticky;left:0;background:var(--back);min-width:min(40vw,7em);max-width:min("
@@ -286,7 +286,9 @@ static const char style[] =
     "@media "
     "print{@page{size:A4;margin:12mm}:root{--ink:#000;--soft:#444;--back:#fff;--card:#f4f4f4;--line:#bbb;"
     "--link:#000;--good:#00543a;--bad:#8a3a00;--bold:#e8eef2}body{font-size:10pt}nav{display:none}\n"
-    ".scroll{overflow:visible;border:0}table{font-size:6.6pt}th,td{padding:2px 4px}td.wrap{min-width:0}"
+    ".scroll{overflow:visible;border:0}table{font-size:6.6pt}th,td{padding:2px "
+    "4px}th.wrap,td.wrap{min-width:9em}"
+    ".note,figcaption{font-size:8pt}"
     "tbody th{position:static}\n"
     "tr,figure{break-inside:avoid}h2,h3{break-after:avoid}.figures{grid-template-columns:1fr 1fr}}\n";
 

@@ -379,7 +379,7 @@ static void add_configuration(report_page *page) {
   static const char *const titles[KEDGE_STUDY_HASHES] = {"base", "prior", "data", "model", "config"};
   report_table t;
   report_section(&page->doc, "configuration", "Configuration and hashes");
-  report_say(&page->doc, "Kedge %s, instruction set %s%s%s.", *s->version ? s->version : "of unknown version",
+  report_say(&page->doc, "Kedge %s, computed on %s%s%s.", *s->version ? s->version : "of unknown version",
              *s->isa ? s->isa : "unknown", *s->created ? ", begun " : "", s->created);
   if (s->protocol) report_fold(&page->doc, "Protocol", s->protocol);
   for (uint32_t c = 0; c < s->condition_count; c++)

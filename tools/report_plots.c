@@ -181,7 +181,7 @@ void report_plot_communities(report_page *page, const kedge_view *view) {
   const rows_plot r = {.name = "communities",
                        .x = "NMI with the base's communities, rho .10 (no unit)",
                        .caption =
-                           "Communities kept, between the floor of permuted labels and the ceiling of two "
+                           "Communities kept, between the floor that chance gives and the ceiling of two "
                            "halves of the base's tokens.",
                        .get = kedge_view_mean,
                        .series = {{"kept", KEDGE_MEASURE_NMI10, 7},

@@ -50,8 +50,9 @@ static void add_retention(report_page *page, const kedge_view *view) {
  * --------------------------------------------------------------------------------------------------- */
 
 static void add_forced(report_page *page, const kedge_view *view) {
-  static const kedge_measure measures[] = {KEDGE_MEASURE_FORGOTTEN, KEDGE_MEASURE_REGAINED};
-  static const kedge_measure after[] = {KEDGE_MEASURE_OOD, KEDGE_MEASURE_FORCED_ACC};
+  static const kedge_measure measures[] = {KEDGE_MEASURE_FORGOTTEN, KEDGE_MEASURE_REGAINED,
+                                           KEDGE_MEASURE_CONVERSE, KEDGE_MEASURE_OWN_ACC,
+                                           KEDGE_MEASURE_FORCED_ACC};
   const kedge_study *s = page->study;
   report_table t;
   report_table_begin(&t, NULL);
@@ -59,16 +60,18 @@ static void add_forced(report_page *page, const kedge_view *view) {
   report_table_column(&t, "rise of NLL, OOD", "forgotten", REPORT_SIGNED, true);
   report_table_column(&t, "regained on the base's experts", "regained", REPORT_SIGNED, true);
   report_table_column(&t, "part of the rise, %", "part", REPORT_PERCENT, false);
+  report_table_column(&t, "the base's rise on its experts", "converse", REPORT_SIGNED, true);
   report_table_column(&t, "OOD", "ood", REPORT_PERCENT, true);
   report_table_column(&t, "OOD on the base's experts", "forced_ood", REPORT_PERCENT, true);
   for (uint32_t c = 0; c < s->condition_count; c++) {
     if (!report_knows(view, c, KEDGE_MEASURE_REGAINED)) continue;
-    const kedge_estimate *rise = kedge_view_mean(view, c, measures[0]);
-    const kedge_estimate *regained = kedge_view_mean(view, c, measures[1]);
+    const kedge_estimate *e[sizeof measures / sizeof *measures];
+    for (size_t m = 0; m < sizeof measures / sizeof *measures; m++)
+      e[m] = kedge_view_mean(view, c, measures[m]);
     report_table_text(&t, "%s", s->conditions[c].label);
-    report_estimate(&t, rise, false), report_estimate(&t, regained, false);
-    report_table_number(&t, rise->wide_low > 0 ? regained->mean / rise->mean : NAN);
-    for (size_t m = 0; m < 2; m++) report_estimate(&t, kedge_view_mean(view, c, after[m]), false);
+    report_estimate(&t, e[0], false), report_estimate(&t, e[1], false);
+    report_table_number(&t, e[0]->wide_low > 0 ? e[1]->mean / e[0]->mean : NAN);
+    for (size_t m = 2; m < sizeof measures / sizeof *measures; m++) report_estimate(&t, e[m], false);
   }
   report_table_end(&page->doc, &t);
 }
@@ -87,7 +90,8 @@ static double rank_change(const report_page *page, const kedge_view *view, uint3
     for (uint32_t d = 0; d < s->domains.count; d++) {
       const kedge_study_score *score = kedge_study_score_of(cell, kedge_study_domain_key(s, d));
       if (d == own || !score || rank >= score->ranks) continue;
-      const double change = score->rank_nll[rank] - score->nll;
+      const double as_is = isnan(score->own_nll) ? score->nll : score->own_nll;
+      const double change = score->rank_nll[rank] - as_is;
       if (!isnan(change)) sum += change, count++;
     }
   }
@@ -179,7 +183,7 @@ void report_routing_sections(report_page *page) {
   report_section(doc, "communities", "Communities of experts");
   report_say(doc,
              "NMI between the communities of base and post-trained model. The ceiling is what two halves of "
-             "the base's own tokens give, the floor what permuted labels give.");
+             "the base's own tokens give, the floor what chance gives.");
   each_view(page, add_communities);
   report_section(doc, "use", "Use of experts");
   report_say(doc,

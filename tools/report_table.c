@@ -132,11 +132,12 @@ static void add_html(report_text *html, const report_table *t) {
     show(column, &t->cells[i], value, sizeof value, range, sizeof range);
     const char *sign = column->kind == REPORT_TEXT ? sign_of(value) : NULL;
     if (!c) report_text_add(html, "<tr>");
-    report_text_add(html, !c ? "<th scope=\"row\">"
-                          : column->kind != REPORT_TEXT
-                              ? t->cells[i].marked ? "<td class=\"n m\">" : "<td class=\"n\">"
-                          : strlen(value) > 40 ? "<td class=\"wrap\">"
-                                               : "<td>");
+    const bool text = column->kind == REPORT_TEXT, longer = text && strlen(value) > 24;
+    report_text_add(html, "<%s%s>", c ? "td" : "th scope=\"row\"",
+                    longer               ? " class=\"wrap\""
+                    : text               ? ""
+                    : t->cells[i].marked ? " class=\"n m\""
+                                         : " class=\"n\"");
     if (sign) report_text_add(html, "%s", sign);
     report_text_html(html, value);
     if (sign) report_text_add(html, "</span>");

@@ -60,8 +60,12 @@ static kedge_status score_for(const reader *r, const char *name, kedge_study_sco
                                 .bias_right = NAN,
                                 .bias_items = NAN,
                                 .bias_nll = NAN,
+                                .own_nll = NAN,
+                                .own_accuracy = NAN,
+                                .base_nll = NAN,
                                 .forced_nll = NAN,
-                                .forced_accuracy = NAN};
+                                .forced_accuracy = NAN,
+                                .converse_nll = NAN};
   for (int i = 0; i < KEDGE_ROUTINGS; i++) (*score)->routing[i] = NAN;
   return KEDGE_OK;
 }
@@ -162,8 +166,12 @@ static kedge_status read_selection(const reader *r, const char *name, const json
   kedge_study_score *s;
   KEDGE_TRY(need_object(item, where));
   KEDGE_TRY(score_for(r, name, &s));
+  KEDGE_TRY(kedge__study_number(item, "nll_own", where, &s->own_nll));
+  KEDGE_TRY(kedge__study_number(item, "accuracy_own", where, &s->own_accuracy));
+  KEDGE_TRY(kedge__study_number(item, "nll_base", where, &s->base_nll));
   KEDGE_TRY(kedge__study_number(item, "nll_forced", where, &s->forced_nll));
   KEDGE_TRY(kedge__study_number(item, "accuracy_forced", where, &s->forced_accuracy));
+  KEDGE_TRY(kedge__study_number(item, "nll_converse", where, &s->converse_nll));
   const json_t *ranks = json_object_get(item, "nll_rank"), *value;
   size_t index;
   if (!ranks || json_is_null(ranks)) return KEDGE_OK;

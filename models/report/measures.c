@@ -29,8 +29,21 @@ static double bias_accuracy(const kedge_study_score *s) {
 static double bias_nll(const kedge_study_score *s) {
   return s->bias_nll;
 }
-static double forced_nll(const kedge_study_score *s) {
-  return s->forced_nll;
+/* What the model does by itself, on the items where its selection was looked at. */
+static double own_nll(const kedge_study_score *s) {
+  return isnan(s->own_nll) ? s->nll : s->own_nll;
+}
+static double own_accuracy(const kedge_study_score *s) {
+  return isnan(s->own_accuracy) ? accuracy(s) : s->own_accuracy;
+}
+static double base_nll(const kedge_study_score *s) {
+  return s->base_nll;
+}
+static double regained(const kedge_study_score *s) {
+  return own_nll(s) - s->forced_nll;
+}
+static double converse(const kedge_study_score *s) {
+  return s->converse_nll - s->base_nll;
 }
 static double forced_accuracy(const kedge_study_score *s) {
   return s->forced_accuracy;
@@ -96,9 +109,12 @@ static double overall(const kedge_study *study, const kedge_study_cell *cell, ui
          (others + 1);
 }
 
+/* Against the base on the same items where these are told, else against the base's own cell. */
 static double forgotten(const kedge_study *study, const kedge_study_cell *cell, uint32_t domain) {
+  const double same = elsewhere(study, cell, domain, own_nll) - elsewhere(study, cell, domain, base_nll);
   const kedge_study_cell *base = kedge_study_base(study, cell->size, cell->base);
-  return base ? elsewhere(study, cell, domain, nll) - elsewhere(study, base, domain, nll) : NAN;
+  if (!isnan(same) || !base) return same;
+  return elsewhere(study, cell, domain, nll) - elsewhere(study, base, domain, nll);
 }
 
 double kedge_study_measure(const kedge_study *study, const kedge_study_cell *cell, uint32_t shift,
@@ -156,16 +172,18 @@ double kedge_study_measure(const kedge_study *study, const kedge_study_cell *cel
     return elsewhere(study, cell, domain, bias_accuracy) - elsewhere(study, cell, domain, accuracy);
   case KEDGE_MEASURE_BIAS_NLL:
     return at_shift(study, cell, shift, bias_nll);
-  case KEDGE_MEASURE_FORCED_ID:
-    return at_shift(study, cell, shift, forced_nll);
-  case KEDGE_MEASURE_FORCED_OOD:
-    return elsewhere(study, cell, domain, forced_nll);
-  case KEDGE_MEASURE_FORCED_ACC:
-    return elsewhere(study, cell, domain, forced_accuracy);
   case KEDGE_MEASURE_FORGOTTEN:
     return forgotten(study, cell, domain);
   case KEDGE_MEASURE_REGAINED:
-    return elsewhere(study, cell, domain, nll) - elsewhere(study, cell, domain, forced_nll);
+    return elsewhere(study, cell, domain, regained);
+  case KEDGE_MEASURE_CONVERSE:
+    return elsewhere(study, cell, domain, converse);
+  case KEDGE_MEASURE_REGAINED_ID:
+    return at_shift(study, cell, shift, regained);
+  case KEDGE_MEASURE_OWN_ACC:
+    return elsewhere(study, cell, domain, own_accuracy);
+  case KEDGE_MEASURE_FORCED_ACC:
+    return elsewhere(study, cell, domain, forced_accuracy);
   case KEDGE_MEASURE_LOSS:
     return cell->final_loss;
   case KEDGE_MEASURES:

@@ -42,7 +42,9 @@ typedef struct kedge_study_score {
   double right, items, chance, nll;
   double bias_right, bias_items, bias_nll; /* with the training bias on */
   double routing[KEDGE_ROUTINGS];
-  double forced_nll, forced_accuracy; /* on the base's experts */
+  /* Where selection was looked at, maybe on fewer items than above: as it is, the base as it is, the model on
+   * the base's experts, the base on the model's. */
+  double own_nll, own_accuracy, base_nll, forced_nll, forced_accuracy, converse_nll;
   double rank_nll[KEDGE_STUDY_RANKS]; /* with one rank's experts from the base */
   uint32_t ranks;
   uint32_t layers, experts;
