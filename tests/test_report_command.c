@@ -93,7 +93,8 @@ static void test_whole(void **state) {
   char *page = page_of("quick");
   check_page(page);
   holds(page, "a demonstration without power", "the page");
-  static const char *const parts[] = {"RPB 1", "E16K2-b1", "Holm", "KL a token", "0123456789abcdef"};
+  static const char *const parts[] = {
+      "RPB 1", "E16K2-b1", "Holm", "KL a token", "Audit of the router", "0123456789abcdef"};
   for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) holds(page, parts[i], "the page");
   if (drawn) {
     check_ids(page);

@@ -132,6 +132,25 @@ static void add_bases(report_page *page) {
   report_table_end(&page->doc, &t);
 }
 
+/* Answers of `kedge audit`, where the bases have been audited. */
+static void add_audits(report_page *page) {
+  const kedge_study *s = page->study;
+  report_table t;
+  report_table_begin(&t, NULL);
+  report_table_column(&t, "Audit of the router", "question", REPORT_TEXT, false);
+  for (uint32_t i = 0; i < s->cell_count && t.column_count < REPORT_COLUMNS; i++)
+    if (s->cells[i].audited) report_table_column(&t, s->cells[i].id, "base", REPORT_TEXT, false);
+  for (uint32_t q = 0; q < KEDGE_AUDIT_QUESTIONS && t.column_count > 1; q++) {
+    report_table_text(&t, "%s", kedge_audit_title((kedge_audit_question)q));
+    for (uint32_t i = 0, column = 1; i < s->cell_count && column < t.column_count; i++) {
+      if (!s->cells[i].audited) continue;
+      report_table_text(&t, "%s", kedge_audit_words((kedge_audit_question)q, s->cells[i].audit[q]));
+      column++;
+    }
+  }
+  if (t.column_count > 1) report_table_end(&page->doc, &t);
+}
+
 /* ---- Accuracy and contrasts
  * -------------------------------------------------------------------------------------- */
 
@@ -409,6 +428,7 @@ kedge_status report_write(const kedge_analysis *analysis, const char *folder, bo
     report_note(&page.doc, "Figures are left out; they are drawn by gnuplot (Debian: gnuplot-nox).");
   add_run(&page);
   add_bases(&page);
+  add_audits(&page);
   add_accuracy(&page);
   add_contrasts(&page);
   add_orderings(&page);

@@ -317,6 +317,18 @@ static kedge_status read_hashes(const reader *r, const json_t *root) {
   return KEDGE_OK;
 }
 
+/* Questions and answers of other ages are left out. */
+static kedge_status read_audit(const reader *r, const char *name, const json_t *item, const char *where) {
+  static const char *const answers[] = {"cannot_tell", "no", "undecided", "yes"};
+  KEDGE_TRY(need_object(item, where));
+  const char *answer = json_string_value(json_object_get(item, "answer"));
+  for (uint32_t q = 0; answer && q < KEDGE_AUDIT_QUESTIONS; q++)
+    for (size_t a = 0; a < sizeof answers / sizeof *answers; a++)
+      if (!strcmp(name, kedge_audit_key((kedge_audit_question)q)) && !strcmp(answer, answers[a]))
+        r->cell->audit[q] = (kedge_audit_answer)a, r->cell->audited = true;
+  return KEDGE_OK;
+}
+
 static kedge_status read_root(const reader *r, const json_t *root, bool *known) {
   const json_t *bias;
   if (!json_is_object(root) || !json_is_integer(json_object_get(root, "kedge_lab_cell")) ||
@@ -333,6 +345,7 @@ static kedge_status read_root(const reader *r, const json_t *root, bool *known) 
   KEDGE_TRY(each(r, root, "communities", read_communities));
   KEDGE_TRY(each(r, root, "selection", read_selection));
   KEDGE_TRY(each(r, root, "utilisation", read_use));
+  KEDGE_TRY(each(r, root, "audit", read_audit));
   KEDGE_TRY(read_train(r, root));
   KEDGE_TRY(read_settings(r, root));
   KEDGE_TRY(read_hashes(r, root));

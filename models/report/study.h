@@ -7,7 +7,7 @@
 #ifndef KEDGE_MODELS_REPORT_STUDY_H
 #define KEDGE_MODELS_REPORT_STUDY_H
 
-#include "core/kedge.h"
+#include "models/retention/audit.h"
 
 #include <jansson.h>
 
@@ -62,6 +62,8 @@ typedef struct kedge_study_cell {
   double steps, tokens, final_loss, train_seconds, seconds;
   double *curve_step, *curve_loss;
   uint32_t curve_count;
+  bool audited; /* of a base: the audit's answers are known */
+  kedge_audit_answer audit[KEDGE_AUDIT_QUESTIONS];
   char *hashes[KEDGE_STUDY_HASHES]; /* base, prior, data, model, config; NULL: absent */
 } kedge_study_cell;
 

@@ -165,6 +165,8 @@ static void write_cell(const test_study *s, const char *folder, const place *p) 
                            base ? "base" : conditions[p->condition].name, "seconds_cpu", base ? 150.0 : 20.0,
                            "hashes", "model", "0123456789abcdef", "config", "fedcba9876543210");
   if (base) {
+    json_object_set_new(cell, "audit",
+                        json_pack("{s:{s:s,s:s}}", "sharpness", "answer", "undecided", "text", "so so"));
     json_object_set_new(cell, "seed", json_null()), json_object_set_new(cell, "shift", json_null());
   } else {
     json_object_set_new(cell, "shift", json_string(shifted[p->split]));
