@@ -28,7 +28,7 @@ static size_t lines(const char *text) {
 static void test_files(void **state) {
   (void)state;
   test_run list = test_kedge("corpus --list", 0, "");
-  assert_int_equal(lines(list.out), 4);
+  assert_int_equal(lines(list.out), 5);
   test_run_free(&list);
   test_kedge_expect("corpus --domain facts --count 5 --seed 3 --out a", 0, "");
   test_kedge_expect("corpus --domain facts --count 9 --seed 3 --out b", 0, "");
@@ -43,13 +43,28 @@ static void test_files(void **state) {
   assert_false(test_same_file(at("a"), at("c")));
   free(a), free(b);
   test_run_free(&out);
+  /* The mixture says what is in it; the help has a row of each domain and split. */
+  test_run mixed = test_kedge("corpus --mixture --count 500 --out m", 0, "");
+  assert_int_equal(lines(mixed.out), 11);
+  assert_non_null(strstr(mixed.out, "  logic       train       99\n"));
+  char *m = test_read(at("m"), &bytes);
+  assert_int_equal(lines(m), 500);
+  free(m);
+  test_run_free(&mixed);
+  test_run help = test_kedge("corpus --help", 0, "");
+  int rows = 0;
+  for (const char *row = help.out; (row = strstr(row, "{\"prompt\"")); row++) rows++;
+  assert_int_equal(rows, 20);
+  test_run_free(&help);
 }
 
 static void test_refusals(void **state) {
   (void)state;
-  test_kedge_expect("corpus --domain fact --out x", 2, "there is no \"fact\"");
+  test_kedge_expect("corpus --domain fact --out x", 2, "domain \"fact\": expected arithmetic");
   test_kedge_expect("corpus --domain facts", 2, "--out is needed");
-  test_kedge_expect("corpus --out x", 2, "--domain is needed");
+  test_kedge_expect("corpus --out x", 2, "--domain or --mixture is needed");
+  test_kedge_expect("corpus --domain facts --split dev --out x", 2, "shift-train or shift-test");
+  test_kedge_expect("corpus --mixture --domain facts --out x", 2, "--mixture is of all domains");
   test_kedge_expect("corpus --domain facts --count 0 --out x", 2, "--count");
   test_kedge_expect("corpus --domain facts --out nowhere/x", 2, "nowhere");
   assert_false(test_exists(at("x")));

@@ -71,12 +71,14 @@ kedge=build/kedge
 say "Data: arithmetic, facts and logic, prompts with answers; 2000 of each to pretrain, 100 to hold out, 1500 to shift"
 for domain in arithmetic facts logic; do
   quietly $kedge corpus --domain $domain --count 2000 --seed 1 --out "$out/$domain.jsonl"
-  quietly $kedge corpus --domain $domain --count 100 --seed 2 --out "$out/held-$domain.jsonl"
+  quietly $kedge corpus --domain $domain --split test --count 100 --out "$out/held-$domain.jsonl"
 done
 quietly $kedge corpus --domain arithmetic --count 1500 --seed 3 --out "$out/shift.jsonl"
 
+quietly $kedge tokenizer train --data "$out/arithmetic.jsonl" --data "$out/facts.jsonl" --data "$out/logic.jsonl" \
+  --vocab-size 512 --out "$out/tokenizer"
 rm -rf "$out/random" "$out/base" "$out/none" "$out/rpb"
-quietly $kedge init --config tools/demo/config.json --tokenizer tools/demo --seed "$seed" --out "$out/random"
+quietly $kedge init --config tools/demo/config.json --tokenizer "$out/tokenizer" --seed "$seed" --out "$out/random"
 say "Base model: 1.3 M parameters, 4 layers of 16 experts, top 4; pretrained on the three domains"
 quietly $kedge train tools/demo/pretrain.yaml model="$out/random" seed="$seed" data_seed="$seed" output_dir="$out/base" \
   dataset="[$out/arithmetic.jsonl, $out/facts.jsonl, $out/logic.jsonl]"

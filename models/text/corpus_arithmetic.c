@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Word problems. A problem is one function that says what is asked and does the sums; the worked answer is
+ * the list of them. Shifted: other situations, mostly three sums instead of two, larger numbers. Sibling:
+ * corpus.c.
+ */
+#include "models/text/corpus_internal.h"
+
+static const char *const things[] = {"apples", "stamps", "marbles", "pencils", "coins",  "shells", "cards",
+                                     "books",  "beads",  "plums",   "buttons", "photos", "stones", "tickets"};
+static const char *const boxes[] = {"bags", "boxes", "jars", "packs", "baskets", "trays"};
+
+/* Works out and writes "a + b = c. ". Divisions have no rest. */
+static int work(kedge__row *r, int a, char op, int b) {
+  int c = op == '+' ? a + b : op == '-' ? a - b : op == '*' ? a * b : a / b;
+  kedge__say(&r->completion, "%s%d %c %d = %d.", r->completion.length ? " " : "", a, op, b, c);
+  return c;
+}
+
+#define PEOPLE(r, who, count) kedge__pick_some((r), kedge__people, KEDGE__PEOPLE, (who), (count))
+
+/* ---- Two sums
+ * ---------------------------------------------------------------------------------------------------- */
+
+static int buy_packs(kedge__row *r) {
+  const char *who[1], *thing = KEDGE__PICK(r, things), *box = KEDGE__PICK(r, boxes);
+  PEOPLE(r, who, 1);
+  int packs = kedge__between(r, 2, 5), each = kedge__between(r, 2, 9), has = kedge__between(r, 1, 9);
+  kedge__say(&r->prompt, "%s buys %d %s with %d %s in each and has %d already. How many %s are there now?",
+             who[0], packs, box, each, thing, has, thing);
+  return work(r, work(r, packs, '*', each), '+', has);
+}
+
+static int give_away(kedge__row *r) {
+  const char *who[2], *thing = KEDGE__PICK(r, things);
+  PEOPLE(r, who, 2);
+  int given = kedge__between(r, 1, 9), lost = kedge__between(r, 1, 9), left = kedge__between(r, 1, 15),
+      has = given + lost + left;
+  kedge__say(&r->prompt, "%s had %d %s. %s gave %d of them to %s and lost %d. How many %s are left?", who[0],
+             has, thing, who[0], given, who[1], lost, thing);
+  return work(r, work(r, has, '-', given), '-', lost);
+}
+
+static int share_out(kedge__row *r) {
+  const char *who[2], *thing = KEDGE__PICK(r, things);
+  PEOPLE(r, who, 2);
+  int friends = kedge__between(r, 2, 5), each = kedge__between(r, 2, 9), hers = kedge__between(r, 1, 3),
+      mine = friends * each - hers;
+  kedge__say(
+      &r->prompt,
+      "%s has %d %s and %s has %d. They share all of them equally among %d friends. How many %s does each "
+      "friend get?",
+      who[0], mine, thing, who[1], hers, friends, thing);
+  return work(r, work(r, mine, '+', hers), '/', friends);
+}
+
+static int price(kedge__row *r) {
+  const char *who[1], *thing = KEDGE__PICK(r, things);
+  PEOPLE(r, who, 1);
+  int number = kedge__between(r, 2, 5), cost = kedge__between(r, 2, 9), off = kedge__between(r, 1, 3);
+  kedge__say(&r->prompt,
+             "%s buys %d %s for %d dollars each, with %d dollars off in all. How much does %s pay?", who[0],
+             number, thing, cost, off, who[0]);
+  return work(r, work(r, number, '*', cost), '-', off);
+}
+
+static int compare_amounts(kedge__row *r) {
+  const char *who[3], *thing = KEDGE__PICK(r, things);
+  PEOPLE(r, who, 3);
+  int first = kedge__between(r, 2, 9), times = kedge__between(r, 2, 5), more = kedge__between(r, 1, 9);
+  kedge__say(
+      &r->prompt,
+      "%s has %d %s. %s has %d times as many as %s, and %s has %d more than %s. How many %s does %s have?",
+      who[0], first, thing, who[1], times, who[0], who[2], more, who[1], thing, who[2]);
+  return work(r, work(r, first, '*', times), '+', more);
+}
+
+static int journey(kedge__row *r) {
+  const char *who[1];
+  PEOPLE(r, who, 1);
+  int hours = kedge__between(r, 2, 5), speed = kedge__between(r, 2, 9), rest = kedge__between(r, 1, 9);
+  kedge__say(&r->prompt,
+             "%s travels for %d hours at %d miles an hour and then %d miles more. How far is the journey?",
+             who[0], hours, speed, rest);
+  return work(r, work(r, hours, '*', speed), '+', rest);
+}
+
+/* ---- Two or three sums
+ * ------------------------------------------------------------------------------------------- */
+
+static const char *const crops[] = {"melons", "onions", "leeks", "carrots", "pumpkins", "beans"};
+
+/* Whether there is a third sum. */
+static bool goes_on(kedge__row *r) {
+  return kedge__maybe(r, 50);
+}
+
+static int harvest(kedge__row *r) {
+  const char *who[1], *crop = KEDGE__PICK(r, crops);
+  PEOPLE(r, who, 1);
+  int rows = kedge__between(r, 3, 7), each = kedge__between(r, 3, 9), more = kedge__between(r, 1, 9),
+      sold = kedge__between(r, 1, 9);
+  bool third = goes_on(r);
+  kedge__say(&r->prompt, "Farmer %s plants %d rows of %d %s and takes over another %d from a neighbour",
+             who[0], rows, each, crop, more);
+  if (third) kedge__say(&r->prompt, "; %d are sold at the market", sold);
+  kedge__say(&r->prompt, ". Work out the %s on the field.", crop);
+  int all = work(r, work(r, rows, '*', each), '+', more);
+  return third ? work(r, all, '-', sold) : all;
+}
+
+static int workshop(kedge__row *r) {
+  const char *who[1];
+  PEOPLE(r, who, 1);
+  int hours = kedge__between(r, 3, 7), each = kedge__between(r, 3, 9), broken = kedge__between(r, 1, 8),
+      back = kedge__between(r, 1, 9);
+  bool third = goes_on(r);
+  kedge__say(
+      &r->prompt,
+      "The workshop of %s runs for %d hours and makes %d chairs in every one, but %d fail the inspection",
+      who[0], hours, each, broken);
+  if (third) kedge__say(&r->prompt, "; %d come back from a fair", back);
+  kedge__say(&r->prompt, ". Give the number of good chairs.");
+  int all = work(r, work(r, hours, '*', each), '-', broken);
+  return third ? work(r, all, '+', back) : all;
+}
+
+static int savings(kedge__row *r) {
+  const char *who[1];
+  PEOPLE(r, who, 1);
+  int start = kedge__between(r, 30, 90), tax = kedge__between(r, 1, 9), rent = kedge__between(r, 1, 9),
+      gift = kedge__between(r, 1, 9);
+  bool third = goes_on(r);
+  kedge__say(&r->prompt, "From %d euros on the account of %s go %d for tax and %d for rent", start, who[0],
+             tax, rent);
+  if (third) kedge__say(&r->prompt, ", and %d come as a gift", gift);
+  kedge__say(&r->prompt, ". State the balance.");
+  int all = work(r, work(r, start, '-', tax), '-', rent);
+  return third ? work(r, all, '+', gift) : all;
+}
+
+void kedge__corpus_arithmetic(kedge__row *r) {
+  static int (*const plain[])(kedge__row *) = {buy_packs, give_away,       share_out,
+                                               price,     compare_amounts, journey};
+  static int (*const hard[])(kedge__row *) = {harvest, workshop, savings};
+  int result = r->shifted ? KEDGE__PICK(r, hard)(r) : KEDGE__PICK(r, plain)(r);
+  kedge__answer(r, "%d", result);
+}

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Multiple choice: who stands where in a queue, who has what after exchanges, what follows from what. Four
+ * choices; shifted: other words, five choices, longer chains. Sibling: corpus.c.
+ */
+#include "models/text/corpus_internal.h"
+
+enum { MOST = 6 };
+
+#define PEOPLE(r, who, count) kedge__pick_some((r), kedge__people, KEDGE__PEOPLE, (who), (count))
+
+/* ---- Queues
+ * ------------------------------------------------------------------------------------------------------ */
+
+/* Who is next to whom; shifted: also who is at an end, or two places away. */
+static void queue(kedge__row *r) {
+  const char *who[MOST]; /* from the front */
+  int count = r->shifted ? 5 : 4;
+  uint32_t turn[MOST] = {0, 1, 2, 3, 4, 5};
+  PEOPLE(r, who, count);
+  kedge_random_shuffle(&r->random, turn, (uint32_t)count - 1);
+  for (int i = 0; i + 1 < count; i++) {
+    uint32_t p = turn[i];
+    if (r->shifted && kedge__maybe(r, 50))
+      kedge__say(&r->prompt, "%s sits left of %s. ", who[p], who[p + 1]);
+    else
+      kedge__say(&r->prompt, r->shifted ? "%s sits right of %s. " : "%s stands behind %s. ", who[p + 1],
+                 who[p]);
+  }
+  int kind = kedge__between(r, 0, r->shifted ? 3 : 1), of = kedge__between(r, 0, count - 2), right = of + 1;
+  if (!r->shifted) {
+    kedge__say(&r->prompt, kind ? "Behind %s stands" : "Before %s stands", who[kind ? of : of + 1]);
+    if (!kind) right = of;
+  } else if (kind < 2) {
+    kedge__say(&r->prompt, "The seat on the %s belongs to", kind ? "far right" : "far left");
+    right = kind ? count - 1 : 0;
+  } else {
+    of = kedge__between(r, 0, count - 3);
+    kedge__say(&r->prompt, kind == 2 ? "Two seats right of %s is" : "Two seats left of %s is",
+               who[kind == 2 ? of : of + 2]);
+    right = kind == 2 ? of + 2 : of;
+  }
+  for (int i = 0; i < count; i++) kedge__say(kedge__choice(r), "%s", who[(right + i) % count]);
+}
+
+/* ---- Exchanges
+ * --------------------------------------------------------------------------------------------------- */
+
+static const char *const colours[] = {"red", "blue", "green", "white", "black", "pink"};
+static const char *const books[] = {"atlas", "diary", "novel", "score", "ledger", "primer"};
+
+static void exchange(kedge__row *r) {
+  const char *who[MOST], *has[MOST];
+  int count = r->shifted ? 5 : 4, swaps = r->shifted ? 2 : 1;
+  PEOPLE(r, who, count);
+  kedge__pick_some(r, r->shifted ? books : colours, MOST, has, count);
+  for (int i = 0; i < count; i++)
+    kedge__say(&r->prompt, r->shifted ? "%s%s borrows the %s" : "%s%s has the %s ball", i ? ", " : "", who[i],
+               has[i]);
+  kedge__say(&r->prompt, ".");
+  for (int s = 0; s < swaps; s++) {
+    int a = kedge__between(r, 0, count - 1), b = (a + kedge__between(r, 1, count - 1)) % count;
+    const char *kept = has[a];
+    has[a] = has[b];
+    has[b] = kept;
+    kedge__say(&r->prompt, r->shifted ? " Then %s trades with %s." : " %s and %s swap.", who[a], who[b]);
+  }
+  int of = kedge__between(r, 0, count - 1);
+  kedge__say(&r->prompt, r->shifted ? " In the end %s holds the" : " Now %s has the", who[of]);
+  for (int i = 0; i < count; i++) kedge__say(kedge__choice(r), "%s", has[(of + i) % count]);
+}
+
+/* ---- Conclusions
+ * ------------------------------------------------------------------------------------------------- */
+
+static const char *const nouns[] = {"blin", "dorp", "fex",  "gump", "hass", "jock", "kern", "lodd",
+                                    "mish", "nump", "pell", "rusk", "sorl", "tarn", "vand", "wick"};
+
+/* Two chains of kinds in one another. What follows is that the first of a chain is also the last; the other
+ * choices are of the other chain. */
+static void conclusion(kedge__row *r) {
+  enum { LONGEST = 4 };
+  const char *kinds[2 * LONGEST];
+  int length = r->shifted ? LONGEST : 3, statements = 2 * (length - 1);
+  uint32_t turn[2 * LONGEST] = {0, 1, 2, 3, 4, 5, 6, 7};
+  kedge__pick_some(r, nouns, KEDGE__COUNT(nouns), kinds, 2 * length);
+  kedge_random_shuffle(&r->random, turn, (uint32_t)statements);
+  for (int i = 0; i < statements; i++) {
+    int at = (int)turn[i] + ((int)turn[i] >= length - 1);
+    kedge__say(&r->prompt, r->shifted ? "Each %s counts as a %s. " : "Every %s is a %s. ", kinds[at],
+               kinds[at + 1]);
+  }
+  kedge__say(&r->prompt, r->shifted ? "In the end each %s counts as a" : "So every %s is also a", kinds[0]);
+  kedge__say(kedge__choice(r), "%s", kinds[length - 1]);
+  for (int i = 0; i < length; i++) kedge__say(kedge__choice(r), "%s", kinds[length + i]);
+}
+
+void kedge__corpus_logic(kedge__row *r) {
+  static void (*const kinds[])(kedge__row *) = {queue, exchange, conclusion};
+  KEDGE__PICK(r, kinds)(r);
+  kedge__choose(r);
+}
