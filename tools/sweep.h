@@ -75,10 +75,6 @@ const char *sweep_value(const sweep *s, size_t point, size_t grid);
 kedge_status sweep_find(sweep *s);
 /* Notes in its folder that a run begins, or that it is finished. */
 kedge_status sweep_record(const sweep *s, const sweep_run *run, bool finished);
-/* The last line of a run's log that is not empty, cut to `size`; "" if there is none. */
-void sweep_last_line(const sweep_run *run, char *line, size_t size);
-/* Updates done and in all, by the progress in a run's log; false where it has none yet. */
-bool sweep_updates(const sweep_run *run, unsigned long long *done, unsigned long long *total);
 
 /* ---- sweep_jobs.c ---- */
 

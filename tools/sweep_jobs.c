@@ -4,20 +4,19 @@
  * the sweep itself is killed, the kernel asks them. */
 #include "models/checkpoint/atomic.h"
 #include "models/training/run_checkpoint.h"
+#include "tools/child.h"
 #include "tools/interrupt.h"
 #include "tools/sweep.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -29,12 +28,6 @@ typedef struct jobs {
   size_t failed, stopped;
   long threads; /* for each child; 0: as configured */
 } jobs;
-
-static double now(void) {
-  struct timespec at;
-  clock_gettime(CLOCK_MONOTONIC, &at);
-  return (double)at.tv_sec + 1e-9 * (double)at.tv_nsec;
-}
 
 static size_t count(const sweep *s, sweep_state state) {
   size_t n = 0;
@@ -58,7 +51,7 @@ static void tell(jobs *j, const sweep_run *run, const char *what) {
 
 static double share_done(const sweep_run *run) {
   unsigned long long done, total;
-  return sweep_updates(run, &done, &total) ? (double)done / (double)total : 0;
+  return child_updates(run->log, &done, &total) ? (double)done / (double)total : 0;
 }
 
 /* Seconds left if runs go on as fast as in this call; negative: not known yet. */
@@ -100,7 +93,7 @@ static void show(jobs *j, double at) {
     if (s->runs[i].state != SWEEP_RUNNING) continue;
     snprintf(part, sizeof part, "%s %s", listed++ ? "," : ":", s->runs[i].name);
     put(line, sizeof line, part);
-    if (!sweep_updates(&s->runs[i], &done, &total)) continue;
+    if (!child_updates(s->runs[i].log, &done, &total)) continue;
     snprintf(part, sizeof part, " %llu/%llu", done, total);
     put(line, sizeof line, part);
   }
@@ -118,38 +111,14 @@ static void show(jobs *j, double at) {
 /* ---- A child
  * -------------------------------------------------------------------------------------------------------- */
 
-/* In the child: never returns. Only what is safe after fork is called. */
-static void become(const sweep_run *run, pid_t parent, char *const *argv, bool resumes) {
-  signal(SIGTERM, SIG_DFL); /* the sweep's handler would lose it before the new program listens */
-  setpgid(0, 0);
-  prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (getppid() != parent) _exit(127);
-  int log = open(run->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (resumes ? 0 : O_TRUNC), 0666);
-  int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-  if (log < 0 || null < 0 || dup2(null, 0) < 0 || dup2(log, 1) < 0 || dup2(log, 2) < 0) _exit(127);
-  execv(argv[0], argv);
-  execv("/proc/self/exe", argv); /* the file was replaced meanwhile */
-  static const char text[] = "kedge sweep: the program cannot be started\n";
-  if (write(2, text, sizeof text - 1) < 0) _exit(126);
-  _exit(127);
-}
-
 static kedge_status spawn(jobs *j, sweep_run *run, const char *yaml, bool resumes) {
-  char program[4096], threads[40];
-  ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
-  if (length <= 0) return kedge_fail(KEDGE_ERR_IO, "/proc/self/exe: %s", strerror(errno));
-  program[length] = 0;
+  char threads[40];
   snprintf(threads, sizeof threads, "threads=%ld", j->threads);
-  char *argv[6] = {program, (char[]){"train"}, (char *)(uintptr_t)yaml};
+  char *argv[6] = {NULL, (char[]){"train"}, (char *)(uintptr_t)yaml};
   argv[3] = resumes ? (char[]){"resume_from_checkpoint=true"} : (char[]){"overwrite_output_dir=true"};
   if (j->threads && !run->threads) argv[4] = threads;
-  const pid_t parent = getpid();
-  fflush(NULL);
-  run->process = fork();
-  if (run->process < 0) return kedge_fail(KEDGE_ERR_IO, "no new process: %s", strerror(errno));
-  if (!run->process) become(run, parent, argv, resumes);
-  setpgid(run->process, run->process); /* also here: a signal may come before the child gets to it */
-  return KEDGE_OK;
+  const child_how how = {.log = run->log, .append = resumes, .on_death = SIGTERM};
+  return child_start(argv, &how, &run->process);
 }
 
 /* Whether a process is at work in the folder: a child of a sweep that was killed takes a moment to save. */
@@ -185,7 +154,7 @@ static kedge_status start(jobs *j, sweep_run *run) {
   if (status == KEDGE_OK) status = spawn(j, run, yaml, checkpoint != NULL);
   if (status == KEDGE_OK) {
     run->state = SWEEP_RUNNING;
-    run->began = now();
+    run->began = child_clock();
     tell(j, run, checkpoint ? "goes on" : run->found ? "starts anew" : "starts");
     run->found = true;
   }
@@ -205,10 +174,10 @@ static void fail_run(jobs *j, sweep_run *run, const char *why) {
 /* What became of a child. */
 static void finish(jobs *j, sweep_run *run, int code) {
   char line[400], text[640], took[24];
-  const double seconds = now() - run->began;
+  const double seconds = child_clock() - run->began;
   run->process = 0;
   run->seconds += seconds;
-  sweep_last_line(run, line, sizeof line);
+  child_last_line(run->log, line, sizeof line);
   if (WIFEXITED(code) && WEXITSTATUS(code) == 0) {
     run->state = SWEEP_FINISHED;
     if (sweep_record(j->s, run, true) != KEDGE_OK) {
@@ -269,10 +238,8 @@ static void ask_to_stop(jobs *j) {
 
 /* Several children with all threads each would slow one another down; results do not depend on threads. */
 static long threads_each(const sweep *s) {
-  cpu_set_t set;
-  if (s->jobs < 2 || sched_getaffinity(0, sizeof set, &set)) return 0;
-  long each = CPU_COUNT(&set) / (long)s->jobs;
-  return each > 1 ? each : 1;
+  const long each = s->jobs < 2 ? 0 : child_cores() / (long)s->jobs;
+  return s->jobs < 2 || each > 1 ? each : 1;
 }
 
 static void announce(const jobs *j) {
@@ -286,7 +253,7 @@ static void announce(const jobs *j) {
 kedge_status sweep_go(sweep *s, size_t *failed) {
   const char *term = getenv("TERM");
   jobs j = {.s = s, .threads = threads_each(s), .terminal = isatty(2) && term && strcmp(term, "dumb")};
-  j.began = j.shown = now();
+  j.began = j.shown = child_clock();
   signal(SIGCHLD, SIG_DFL); /* where it is ignored, no child can be waited for */
   interrupt_listen();
   announce(&j);
@@ -296,7 +263,7 @@ kedge_status sweep_go(sweep *s, size_t *failed) {
     if (!j.asked) start_more(&j);
     const size_t running = count(s, SWEEP_RUNNING);
     if (!running && (j.asked || !count(s, SWEEP_WAITING))) break;
-    const double at = now();
+    const double at = child_clock();
     if (at - j.shown >= (j.terminal ? 1 : 30)) show(&j, at);
     nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
   }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What is known of a sweep's runs from their folders (sweep.h): kedge_sweep.json says which settings a folder
- * belongs to and whether its run is finished, log.txt how far it is. */
+ * belongs to and whether its run is finished. */
 #include "models/checkpoint/atomic.h"
 #include "tools/sweep.h"
 
@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #define RECORD "kedge_sweep.json"
-enum { RECORD_CAP = 1 << 20, TAIL = 4096 };
+enum { RECORD_CAP = 1 << 20 };
 
 kedge_status sweep_record(const sweep *s, const sweep_run *run, bool finished) {
   json_t *point = json_object(), *settings = json_loads(run->settings, 0, NULL);
@@ -84,42 +84,4 @@ static kedge_status find_one(sweep_run *run) {
 kedge_status sweep_find(sweep *s) {
   for (size_t i = 0; i < s->run_count; i++) KEDGE_TRY(find_one(&s->runs[i]));
   return KEDGE_OK;
-}
-
-/* ---- The log
- * -------------------------------------------------------------------------------------------------------- */
-
-/* The end of a run's log, with a NUL; its first line may be cut. */
-static void read_tail(const sweep_run *run, char text[TAIL + 1]) {
-  FILE *file = fopen(run->log, "rb");
-  size_t length = 0;
-  if (file && (fseek(file, -TAIL, SEEK_END) == 0 || fseek(file, 0, SEEK_SET) == 0))
-    length = fread(text, 1, TAIL, file);
-  text[length] = 0;
-  if (file) fclose(file);
-}
-
-void sweep_last_line(const sweep_run *run, char *line, size_t size) {
-  char text[TAIL + 1];
-  read_tail(run, text);
-  size_t end = strlen(text);
-  while (end && strchr(" \t\r\n", text[end - 1])) end--;
-  text[end] = 0;
-  const char *newline = strrchr(text, '\n');
-  snprintf(line, size, "%s", newline ? newline + 1 : text);
-}
-
-bool sweep_updates(const sweep_run *run, unsigned long long *done, unsigned long long *total) {
-  static const char label[] = "\ntrain: ";
-  char text[TAIL + 1];
-  bool found = false;
-  read_tail(run, text);
-  for (const char *at = text; (at = strstr(at, label)); at++) {
-    unsigned long long a, b;
-    if (sscanf(at + sizeof label - 1, "%20llu/%20llu updates", &a, &b) != 2 || a > b || !b) continue;
-    *done = a;
-    *total = b;
-    found = true;
-  }
-  return found;
 }

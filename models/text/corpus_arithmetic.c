@@ -98,8 +98,8 @@ static bool goes_on(kedge__row *r) {
 static int harvest(kedge__row *r) {
   const char *who[1], *crop = KEDGE__PICK(r, crops);
   PEOPLE(r, who, 1);
-  int rows = kedge__between(r, 3, 7), each = kedge__between(r, 3, 9), more = kedge__between(r, 1, 9),
-      sold = kedge__between(r, 1, 9);
+  int rows = kedge__between(r, 2, 5), each = kedge__between(r, 3, 9), more = kedge__between(r, 1, 12),
+      sold = kedge__between(r, 1, 5);
   bool third = goes_on(r);
   kedge__say(&r->prompt, "Farmer %s plants %d rows of %d %s and takes over another %d from a neighbour",
              who[0], rows, each, crop, more);
@@ -112,7 +112,7 @@ static int harvest(kedge__row *r) {
 static int workshop(kedge__row *r) {
   const char *who[1];
   PEOPLE(r, who, 1);
-  int hours = kedge__between(r, 3, 7), each = kedge__between(r, 3, 9), broken = kedge__between(r, 1, 8),
+  int hours = kedge__between(r, 2, 5), each = kedge__between(r, 4, 9), broken = kedge__between(r, 1, 5),
       back = kedge__between(r, 1, 9);
   bool third = goes_on(r);
   kedge__say(
@@ -128,7 +128,7 @@ static int workshop(kedge__row *r) {
 static int savings(kedge__row *r) {
   const char *who[1];
   PEOPLE(r, who, 1);
-  int start = kedge__between(r, 30, 90), tax = kedge__between(r, 1, 9), rent = kedge__between(r, 1, 9),
+  int start = kedge__between(r, 20, 45), tax = kedge__between(r, 1, 9), rent = kedge__between(r, 1, 9),
       gift = kedge__between(r, 1, 9);
   bool third = goes_on(r);
   kedge__say(&r->prompt, "From %d euros on the account of %s go %d for tax and %d for rent", start, who[0],
@@ -139,10 +139,20 @@ static int savings(kedge__row *r) {
   return third ? work(r, all, '+', gift) : all;
 }
 
+/* Words of the plain form, other numbers. */
+static int larger(kedge__row *r) {
+  const char *who[1], *thing = KEDGE__PICK(r, things), *box = KEDGE__PICK(r, boxes);
+  PEOPLE(r, who, 1);
+  int packs = kedge__between(r, 2, 7), each = kedge__between(r, 2, 9), has = kedge__between(r, 5, 25);
+  kedge__say(&r->prompt, "%s buys %d %s with %d %s in each and has %d already. How many %s are there now?",
+             who[0], packs, box, each, thing, has, thing);
+  return work(r, work(r, packs, '*', each), '+', has);
+}
+
 void kedge__corpus_arithmetic(kedge__row *r) {
   static int (*const plain[])(kedge__row *) = {buy_packs, give_away,       share_out,
                                                price,     compare_amounts, journey};
-  static int (*const hard[])(kedge__row *) = {harvest, workshop, savings};
+  static int (*const hard[])(kedge__row *) = {harvest, workshop, savings, larger};
   int result = r->shifted ? KEDGE__PICK(r, hard)(r) : KEDGE__PICK(r, plain)(r);
   kedge__answer(r, "%d", result);
 }

@@ -167,7 +167,7 @@ static void one_fact(kedge__row *r) {
   }
 }
 
-/* Of the home town of a person, or of that of a friend; or what the friend does. */
+/* Of the home town of a person, or of that of a friend; or what the friend does, or the friend's friend. */
 static void several_facts(kedge__row *r) {
   static const char *const home[3][2] = {
       {"Which river flows where %s lives?", "By the home of %s there runs a river; which one?"},
@@ -185,22 +185,30 @@ static void several_facts(kedge__row *r) {
        "Which land must %s travel to for a visit to the friend?"},
       {"What is sold where the friend of %s lives?",
        "Which goods could %s bring home from a visit to the friend?"}};
+  static const char *const far[4][2] = {
+      {"Where does the friend of the friend of %s live?", "The friend of %s has a friend; at home where?"},
+      {"", ""},
+      {"What is the trade of the friend of the friend of %s?",
+       "The friend of %s has a friend; of which trade?"},
+      {"Which animal keeps the friend of the friend of %s?",
+       "The friend of %s has a friend; with which pet?"}};
   int number = kedge__between(r, 0, PERSONS - 1), wording = kedge__between(r, 0, 1),
-      kind = kedge__between(r, 0, 2);
+      kind = kedge__between(r, 0, 3);
+  bool of_person = kind == 1 || kind == 3;
   int relation =
-      kind == 1 ? (int[]){HOME, JOB, PET}[kedge__between(r, 0, 2)] : kedge__between(r, RIVER, GOOD);
+      of_person ? (int[]){HOME, JOB, PET}[kedge__between(r, 0, 2)] : kedge__between(r, RIVER, GOOD);
   person p = make_person(number);
   kedge__say(&r->key, "%d %d %d", number, kind, relation);
-  if (kind)
-    ask(r, p.name, kind == 1 ? other[relation][wording] : other_home[relation - RIVER][wording]);
+  if (of_person)
+    ask(r, p.name, kind == 1 ? other[relation][wording] : far[relation][wording]);
   else
-    ask(r, p.name, home[relation - RIVER][wording]);
-  if (kind) {
+    ask(r, p.name, kind ? other_home[relation - RIVER][wording] : home[relation - RIVER][wording]);
+  for (int step = kind == 3 ? 2 : kind ? 1 : 0; step; step--) {
     state_person(&r->completion, &p, FRIEND);
     kedge__say(&r->completion, " ");
     p = make_person(p.friend);
   }
-  if (kind == 1) {
+  if (of_person) {
     kedge__answer(r, "%s", state_person(&r->completion, &p, relation));
     return;
   }

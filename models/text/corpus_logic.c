@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Multiple choice: who stands where in a queue, who has what after exchanges, what follows from what. Four
- * choices; shifted: other words, five choices, longer chains. Sibling: corpus.c.
+ * Multiple choice: who stands where in a line, who has what after exchanges, what a chain of links leads to.
+ * Four choices; shifted: other words, five choices, longer chains. Sibling: corpus.c.
  */
 #include "models/text/corpus_internal.h"
 
@@ -12,30 +12,38 @@ enum { MOST = 6 };
 /* ---- Queues
  * ------------------------------------------------------------------------------------------------------ */
 
-/* Who is next to whom; shifted: also who is at an end, or two places away. */
+/* Who is next to whom in a line. */
 static void queue(kedge__row *r) {
   const char *who[MOST]; /* from the front */
-  int count = r->shifted ? 5 : 4;
+  const int count = 4, of = kedge__between(r, 0, count - 2);
+  const bool after = kedge__maybe(r, 60);
+  PEOPLE(r, who, count);
+  kedge__say(&r->prompt, "In line:");
+  for (int i = 0; i < count; i++) kedge__say(&r->prompt, " %s", who[i]);
+  kedge__say(&r->prompt, after ? ". Right after %s" : ". Right before %s", who[after ? of : of + 1]);
+  for (int i = 0; i < count; i++)
+    kedge__say(kedge__choice(r), "%s", who[((after ? of + 1 : of) + i) % count]);
+}
+
+/* Told by neighbours, in random order: who is at an end, or two places away. */
+static void seats(kedge__row *r) {
+  const char *who[MOST]; /* from the left */
+  const int count = 5, kind = kedge__between(r, 0, 3);
+  int right = kind ? count - 1 : 0;
   uint32_t turn[MOST] = {0, 1, 2, 3, 4, 5};
   PEOPLE(r, who, count);
   kedge_random_shuffle(&r->random, turn, (uint32_t)count - 1);
   for (int i = 0; i + 1 < count; i++) {
-    uint32_t p = turn[i];
-    if (r->shifted && kedge__maybe(r, 50))
-      kedge__say(&r->prompt, "%s sits left of %s. ", who[p], who[p + 1]);
+    const uint32_t p = turn[i];
+    if (kedge__maybe(r, 50))
+      kedge__say(&r->prompt, "Left of %s sits %s. ", who[p + 1], who[p]);
     else
-      kedge__say(&r->prompt, r->shifted ? "%s sits right of %s. " : "%s stands behind %s. ", who[p + 1],
-                 who[p]);
+      kedge__say(&r->prompt, "Right of %s sits %s. ", who[p], who[p + 1]);
   }
-  int kind = kedge__between(r, 0, r->shifted ? 3 : 1), of = kedge__between(r, 0, count - 2), right = of + 1;
-  if (!r->shifted) {
-    kedge__say(&r->prompt, kind ? "Behind %s stands" : "Before %s stands", who[kind ? of : of + 1]);
-    if (!kind) right = of;
-  } else if (kind < 2) {
+  if (kind < 2) {
     kedge__say(&r->prompt, "The seat on the %s belongs to", kind ? "far right" : "far left");
-    right = kind ? count - 1 : 0;
   } else {
-    of = kedge__between(r, 0, count - 3);
+    const int of = kedge__between(r, 0, count - 3);
     kedge__say(&r->prompt, kind == 2 ? "Two seats right of %s is" : "Two seats left of %s is",
                who[kind == 2 ? of : of + 2]);
     right = kind == 2 ? of + 2 : of;
@@ -51,22 +59,23 @@ static const char *const books[] = {"atlas", "diary", "novel", "score", "ledger"
 
 static void exchange(kedge__row *r) {
   const char *who[MOST], *has[MOST];
-  int count = r->shifted ? 5 : 4, swaps = r->shifted ? 2 : 1;
+  int count = r->shifted ? 5 : 4, swaps = r->shifted ? 2 : 1, last = 0;
   PEOPLE(r, who, count);
   kedge__pick_some(r, r->shifted ? books : colours, MOST, has, count);
   for (int i = 0; i < count; i++)
-    kedge__say(&r->prompt, r->shifted ? "%s%s borrows the %s" : "%s%s has the %s ball", i ? ", " : "", who[i],
-               has[i]);
+    kedge__say(&r->prompt, r->shifted ? "%s%s borrows the %s" : "%s%s %s", i ? ", " : "", who[i], has[i]);
   kedge__say(&r->prompt, ".");
   for (int s = 0; s < swaps; s++) {
     int a = kedge__between(r, 0, count - 1), b = (a + kedge__between(r, 1, count - 1)) % count;
     const char *kept = has[a];
     has[a] = has[b];
     has[b] = kept;
+    last = b;
     kedge__say(&r->prompt, r->shifted ? " Then %s trades with %s." : " %s and %s swap.", who[a], who[b]);
   }
   int of = kedge__between(r, 0, count - 1);
-  kedge__say(&r->prompt, r->shifted ? " In the end %s holds the" : " Now %s has the", who[of]);
+  if (!r->shifted && kedge__maybe(r, 30)) of = last;
+  kedge__say(&r->prompt, r->shifted ? " In the end %s holds the" : " Now %s", who[of]);
   for (int i = 0; i < count; i++) kedge__say(kedge__choice(r), "%s", has[(of + i) % count]);
 }
 
@@ -85,18 +94,27 @@ static void conclusion(kedge__row *r) {
   uint32_t turn[2 * LONGEST] = {0, 1, 2, 3, 4, 5, 6, 7};
   kedge__pick_some(r, nouns, KEDGE__COUNT(nouns), kinds, 2 * length);
   kedge_random_shuffle(&r->random, turn, (uint32_t)statements);
+  if (!r->shifted) kedge__say(&r->prompt, "Links:");
   for (int i = 0; i < statements; i++) {
     int at = (int)turn[i] + ((int)turn[i] >= length - 1);
-    kedge__say(&r->prompt, r->shifted ? "Each %s counts as a %s. " : "Every %s is a %s. ", kinds[at],
-               kinds[at + 1]);
+    if (r->shifted)
+      kedge__say(&r->prompt, "Each %s counts as a %s. ", kinds[at], kinds[at + 1]);
+    else
+      kedge__say(&r->prompt, "%s %s %s", i ? "," : "", kinds[at], kinds[at + 1]);
   }
-  kedge__say(&r->prompt, r->shifted ? "In the end each %s counts as a" : "So every %s is also a", kinds[0]);
+  if (r->shifted)
+    kedge__say(&r->prompt, "In the end each %s counts as a", kinds[0]);
+  else if (kedge__maybe(r, 50))
+    kedge__say(&r->prompt, ". In a row: %s %s", kinds[0], kinds[1]);
+  else
+    kedge__say(&r->prompt, ". Two links from %s", kinds[0]);
   kedge__say(kedge__choice(r), "%s", kinds[length - 1]);
   for (int i = 0; i < length; i++) kedge__say(kedge__choice(r), "%s", kinds[length + i]);
 }
 
 void kedge__corpus_logic(kedge__row *r) {
-  static void (*const kinds[])(kedge__row *) = {queue, exchange, conclusion};
-  KEDGE__PICK(r, kinds)(r);
+  static void (*const kinds[])(kedge__row *) = {queue, exchange, conclusion},
+                                          (*const shifted[])(kedge__row *) = {seats, exchange, conclusion};
+  (r->shifted ? KEDGE__PICK(r, shifted) : KEDGE__PICK(r, kinds))(r);
   kedge__choose(r);
 }

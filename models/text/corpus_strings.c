@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Letters and words. A change is one function from a text to another; a plain question asks for one, a
- * shifted one for two, one after the other, of longer words and in other words. Sibling: corpus.c.
+ * shifted one for one or two, one after the other, in other words and partly of longer rows. Sibling:
+ * corpus.c.
  */
 #include <string.h>
 
@@ -66,15 +67,21 @@ static void twice(const char *word, char *out) {
   strcat(out, word);
 }
 
-/* Whatever the changes and their order, a letter is left. */
+/* Each with its name in plain and in shifted questions. The first SECOND of them may come second, too.
+ * Whatever the changes and their order, a letter is left. */
+enum { SECOND = 3 };
 static const struct {
-  const char *name;
+  const char *name, *other;
   void (*change)(const char *word, char *out);
 } changes[] = {
-    {"Reverse", reverse},           {"Write in capitals", capitals},
-    {"Sort the letters", sort},     {"Drop the vowels", drop_vowels},
-    {"Drop the first", drop_first}, {"Move the first to the end", rotate},
-    {"Drop the last", drop_last},   {"Write two times", twice},
+    {"Write in capitals", "shout it", capitals},
+    {"Drop the first", "leave out its head", drop_first},
+    {"Drop the last", "leave out its tail", drop_last},
+    {"Reverse", "turn it around", reverse},
+    {"Move the first to the end", "send its head to its tail", rotate},
+    {"Write two times", "say it twice", twice},
+    {"Sort the letters", "put it in order", sort},
+    {"Drop the vowels", "leave out its vowels", drop_vowels},
 };
 
 /* ---- Questions
@@ -108,28 +115,39 @@ static void one_change(kedge__row *r) {
   kedge__answer(r, "%s", spread(changed, text));
 }
 
-/* Also a single one now and then. */
-static void two_changes(kedge__row *r) {
+/* A longer row in the words of the plain form, now and then; else half of them a single one, half two. */
+static void longer_row(kedge__row *r) {
+  char word[SIZE], changed[SIZE], text[2 * SIZE];
+  const int kind = kedge__between(r, 0, KEDGE__COUNT(changes) - 1);
+  kedge__make_word(&r->random, 3, 3, word);
+  changes[kind].change(word, changed);
+  kedge__say(&r->prompt, "Letters: %s. %s.", spread(word, text), changes[kind].name);
+  kedge__answer(r, "%s", spread(changed, text));
+}
+
+static void other_words(kedge__row *r) {
   char word[SIZE], first[SIZE], second[SIZE], text[2 * SIZE];
-  int a = kedge__between(r, 0, KEDGE__COUNT(changes) - 1),
-      b = (a + kedge__between(r, 1, KEDGE__COUNT(changes) - 1)) % KEDGE__COUNT(changes);
+  bool both = kedge__maybe(r, 50);
+  int a = kedge__between(r, 0, KEDGE__COUNT(changes) - 1), b = kedge__between(r, 0, SECOND - 1);
   kedge__make_word(&r->random, 2, kedge__maybe(r, 30) ? 3 : 2, word);
   changes[a].change(word, first);
-  changes[b].change(first, second);
-  kedge__say(&r->prompt, "Letters: %s. %s.", spread(word, text), changes[a].name);
-  if (kedge__maybe(r, 40)) {
-    kedge__say(&r->prompt, " That is the only task.");
+  kedge__say(&r->prompt, "Take the row %s and %s", spread(word, text), changes[a].other);
+  if (!both) {
+    kedge__say(&r->prompt, "!");
     kedge__answer(r, "%s", spread(first, text));
     return;
   }
-  kedge__say(&r->prompt, " Go on with what came out: %s. Give both rows.", changes[b].name);
+  changes[b].change(first, second);
+  kedge__say(&r->prompt, ", then %s! Give both rows.", changes[b].other);
   kedge__say(&r->completion, "#### %s", spread(first, text));
   kedge__answer(r, "%s", spread(second, text));
 }
 
 void kedge__corpus_strings(kedge__row *r) {
-  if (r->shifted)
-    two_changes(r);
-  else
+  if (!r->shifted)
     one_change(r);
+  else if (kedge__maybe(r, 20))
+    longer_row(r);
+  else
+    other_words(r);
 }
