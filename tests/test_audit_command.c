@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * ctest: quick
  *
- * `kedge audit` as a program: the shape of the demonstration's base model, traces in place of models,
+ * `kedge audit` as a program: a base model's shape, traces in place of models,
  * domains, a router with a selection bias, and what is refused.
  */
 #include "models/trace/trace.h"
@@ -53,16 +53,28 @@ static void write_moon(void) {
   json_decref(config);
 }
 
-/* Models "base", of the demonstration's shape, "tiny" and "moon", and data for them. */
+/* Four layers of sixteen experts, top 4. */
+static void write_base(void) {
+  json_t *config = json_pack(
+      "{s:[s], s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:i, s:f}", "architectures",
+      "Qwen3MoeForCausalLM", "model_type", "qwen3_moe", "vocab_size", TEST_TOKENIZER_SIZE, "hidden_size", 96,
+      "num_hidden_layers", 4, "num_attention_heads", 4, "num_key_value_heads", 2, "head_dim", 24,
+      "intermediate_size", 256, "moe_intermediate_size", 64, "num_experts", 16, "num_experts_per_tok", 4,
+      "norm_topk_prob", 1, "max_position_embeddings", 512, "initializer_range", 0.05);
+  assert_non_null(config);
+  assert_int_equal(json_dump_file(config, at("base.json"), 0), 0);
+  json_decref(config);
+}
+
+/* Models "base", "tiny" and "moon", and data for them. */
 static int prepare(void **state) {
   (void)state;
   test_make_folder(at("tok"));
   test_tokenizer_write(at("tok"));
   test_write_text(at("tiny.json"), test_tokenizer_model_config);
   test_kedge_expect("init --config tiny.json --tokenizer tok --seed 1 --out tiny", 0, "");
-  test_kedge_expect("init --config \"$KEDGE_SOURCE/tools/demo/config.json\" --tokenizer "
-                    "\"$KEDGE_SOURCE/tools/demo\" --seed 1 --out base",
-                    0, "");
+  write_base();
+  test_kedge_expect("init --config base.json --tokenizer tok --seed 1 --out base", 0, "");
   write_moon();
   test_kedge_expect("init --config moon.json --tokenizer tok --seed 1 --out moon", 0, "");
   FILE *file = fopen(at("a.jsonl"), "w");
@@ -75,7 +87,7 @@ static int prepare(void **state) {
   return 0;
 }
 
-static void test_demo_base(void **state) {
+static void test_base(void **state) {
   (void)state;
   json_t *report = test_kedge_json("audit --model base --data a.jsonl --nulls 19 --seeds 3 --json -");
   assert_true(test_json_int(report, "moe_layers") == 4 && test_json_int(report, "num_experts") == 16);
@@ -206,7 +218,7 @@ static void test_refused(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_demo_base), cmocka_unit_test(test_table),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_base), cmocka_unit_test(test_table),
                                      cmocka_unit_test(test_other_models), cmocka_unit_test(test_refused)};
   return cmocka_run_group_tests(tests, prepare, NULL);
 }

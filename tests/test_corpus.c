@@ -221,8 +221,8 @@ static void sums_are_right(void **state) {
       assert_true(z >= 0);
       checked++;
     }
-    /* Two a row; of the shifted rows about half have a third. */
-    assert_true(shifted ? checked > 4850 && checked < 5150 : checked == 4000);
+    /* Two a row; of the shifted rows 30 % of three kinds in four have a third. */
+    assert_true(shifted ? checked > 4350 && checked < 4550 : checked == 4000);
     free(text);
   }
 }
@@ -246,7 +246,32 @@ static void programs_print_their_answers(void **state) {
   }
 }
 
-/* Queues are solved anew from their statements. */
+/* Lines and numbers are solved anew from what the prompt says. */
+static const char *solve(const char *prompt, const json_t *choices, char found[16]) {
+  char a[2][16], of[16];
+  const char *line = strstr(prompt, "In line:"), *after = strstr(prompt, ". Right after "),
+             *before = strstr(prompt, ". Right before ");
+  if (strstr(prompt, "The largest is") || strstr(prompt, "The smallest is")) {
+    const bool most = strstr(prompt, "largest") != NULL;
+    int best = 0;
+    for (size_t k = 0; k < json_array_size(choices); k++) {
+      const int n = atoi(json_string_value(json_array_get(choices, k)));
+      if (!k || (most ? n > best : n < best)) best = n;
+    }
+    snprintf(found, 16, "%d", best);
+    return found;
+  }
+  if (!line) return NULL;
+  assert_int_equal(sscanf(after ? after + 14 : before + 15, "%15s", of), 1);
+  for (const char *at = line + 8; sscanf(at, "%15s %15[^. ]", a[0], a[1]) == 2; at = strchr(at + 1, ' ')) {
+    if (strcmp(a[after ? 0 : 1], of)) continue;
+    strcpy(found, a[after ? 1 : 0]);
+    return found;
+  }
+  fail_msg("no place in \"%s\"", prompt);
+  return NULL;
+}
+
 static void the_right_choice_is_right(void **state) {
   (void)state;
   json_t *rows[ROWS];
@@ -255,18 +280,14 @@ static void the_right_choice_is_right(void **state) {
   assert_ok(kedge_corpus_domain_find("logic", &logic));
   read_rows(logic, KEDGE_CORPUS_TEST, 4, rows);
   for (int i = 0; i < ROWS; i++) {
-    const char *prompt = field(rows[i], "prompt"), *story = strstr(prompt, ". ") + 2;
-    char of[16], statement[64];
-    const char *behind = strstr(story, "Behind "), *before = strstr(story, "Before ");
-    if (!behind && !before) continue;
-    assert_int_equal(sscanf((behind ? behind : before) + 7, "%15s", of), 1);
-    const char *right = json_string_value(
-        json_array_get(json_object_get(rows[i], "choices"), (size_t)(field(rows[i], "answer")[0] - 'A')));
-    snprintf(statement, sizeof statement, "%s stands behind %s. ", behind ? right : of, behind ? of : right);
-    assert_non_null(strstr(story, statement));
+    char found[16];
+    const json_t *choices = json_object_get(rows[i], "choices");
+    if (!solve(field(rows[i], "prompt"), choices, found)) continue;
+    assert_string_equal(
+        json_string_value(json_array_get(choices, (size_t)(field(rows[i], "answer")[0] - 'A'))), found);
     checked++;
   }
-  assert_true(checked > ROWS / 5);
+  assert_true(checked > ROWS / 4);
   drop(rows);
 }
 

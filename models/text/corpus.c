@@ -19,16 +19,15 @@ static const struct {
   kedge_corpus_domain domain;
   void (*write)(kedge__row *);
 } domains[KEDGE_CORPUS_DOMAINS] = {
-    {{"arithmetic", "arithS", "word problems, worked step by step", 0.05, 0.02}, kedge__corpus_arithmetic},
+    {{"arithmetic", "arithS", "word problems, worked step by step", 0.05, 0.04}, kedge__corpus_arithmetic},
     {{"programs", "programS", "what a short program prints, with the values on the way", 0.07, 0.03},
      kedge__corpus_programs},
     {{"facts", "factsS", "people and towns of an invented world; shifted: over several of its facts", 0.02,
-      0.05},
+      0.03},
      kedge__corpus_facts},
-    {{"logic", "logicS", "multiple choice: queues, exchanges, what follows", 0.25, 0.20},
+    {{"logic", "logicS", "multiple choice: the odd one, lines, exchanges, links", 0.25, 0.20},
      kedge__corpus_logic},
-    {{"strings", "stringS", "rows of letters; shifted: in other words, half of them changed twice", 0.10,
-      0.01},
+    {{"strings", "stringS", "rows of letters; shifted: in other words, some changed twice", 0.10, 0.01},
      kedge__corpus_strings},
 };
 

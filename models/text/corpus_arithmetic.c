@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Word problems. A problem is one function that says what is asked and does the sums; the worked answer is
- * the list of them. Shifted: other situations, mostly three sums instead of two, larger numbers. Sibling:
- * corpus.c.
+ * the list of them. Shifted: other words, larger numbers, now and then a third sum. Sibling: corpus.c.
  */
 #include "models/text/corpus_internal.h"
 
@@ -85,74 +84,73 @@ static int journey(kedge__row *r) {
   return work(r, work(r, hours, '*', speed), '+', rest);
 }
 
-/* ---- Two or three sums
- * ------------------------------------------------------------------------------------------- */
+/* ---- Shifted: other words, larger numbers, now and then a third sum
+ * ------------------------------------------------------------------------------------------------- */
 
-static const char *const crops[] = {"melons", "onions", "leeks", "carrots", "pumpkins", "beans"};
+static const char *const goods[] = {"melons", "onions", "leeks", "carrots",
+                                    "bricks", "tiles",  "lamps", "chairs"};
+static const char *const crates[] = {"crates", "sacks", "barrels", "carts"};
 
 /* Whether there is a third sum. */
 static bool goes_on(kedge__row *r) {
-  return kedge__maybe(r, 50);
+  return kedge__maybe(r, 30);
 }
 
-static int harvest(kedge__row *r) {
-  const char *who[1], *crop = KEDGE__PICK(r, crops);
+static int crates_of(kedge__row *r) {
+  const char *who[1], *thing = KEDGE__PICK(r, goods), *crate = KEDGE__PICK(r, crates);
   PEOPLE(r, who, 1);
-  int rows = kedge__between(r, 2, 5), each = kedge__between(r, 3, 9), more = kedge__between(r, 1, 12),
-      sold = kedge__between(r, 1, 5);
+  int packs = kedge__between(r, 2, 6), each = kedge__between(r, 2, 9), has = kedge__between(r, 1, 12),
+      sold = kedge__between(r, 1, 4);
   bool third = goes_on(r);
-  kedge__say(&r->prompt, "Farmer %s plants %d rows of %d %s and takes over another %d from a neighbour",
-             who[0], rows, each, crop, more);
-  if (third) kedge__say(&r->prompt, "; %d are sold at the market", sold);
-  kedge__say(&r->prompt, ". Work out the %s on the field.", crop);
-  int all = work(r, work(r, rows, '*', each), '+', more);
+  kedge__say(&r->prompt, "%s orders %d %s with %d %s in each and owns %d already.", who[0], packs, crate,
+             each, thing, has);
+  if (third) kedge__say(&r->prompt, " Then %d are sold.", sold);
+  kedge__say(&r->prompt, " Count the %s.", thing);
+  int all = work(r, work(r, packs, '*', each), '+', has);
   return third ? work(r, all, '-', sold) : all;
 }
 
-static int workshop(kedge__row *r) {
-  const char *who[1];
-  PEOPLE(r, who, 1);
-  int hours = kedge__between(r, 2, 5), each = kedge__between(r, 4, 9), broken = kedge__between(r, 1, 5),
-      back = kedge__between(r, 1, 9);
+static int handed_over(kedge__row *r) {
+  const char *who[2], *thing = KEDGE__PICK(r, goods);
+  PEOPLE(r, who, 2);
+  int given = kedge__between(r, 1, 9), broken = kedge__between(r, 1, 9), left = kedge__between(r, 1, 25),
+      found = kedge__between(r, 1, 9), has = given + broken + left;
   bool third = goes_on(r);
-  kedge__say(
-      &r->prompt,
-      "The workshop of %s runs for %d hours and makes %d chairs in every one, but %d fail the inspection",
-      who[0], hours, each, broken);
-  if (third) kedge__say(&r->prompt, "; %d come back from a fair", back);
-  kedge__say(&r->prompt, ". Give the number of good chairs.");
-  int all = work(r, work(r, hours, '*', each), '-', broken);
-  return third ? work(r, all, '+', back) : all;
+  kedge__say(&r->prompt, "%s stored %d %s. %s sold %d of them to %s and broke %d.", who[0], has, thing,
+             who[0], given, who[1], broken);
+  if (third) kedge__say(&r->prompt, " Then %d are found.", found);
+  kedge__say(&r->prompt, " Count the %s.", thing);
+  int all = work(r, work(r, has, '-', given), '-', broken);
+  return third ? work(r, all, '+', found) : all;
 }
 
-static int savings(kedge__row *r) {
-  const char *who[1];
+static int bill(kedge__row *r) {
+  const char *who[1], *thing = KEDGE__PICK(r, goods);
   PEOPLE(r, who, 1);
-  int start = kedge__between(r, 20, 45), tax = kedge__between(r, 1, 9), rent = kedge__between(r, 1, 9),
-      gift = kedge__between(r, 1, 9);
+  int number = kedge__between(r, 2, 6), cost = kedge__between(r, 3, 9), off = kedge__between(r, 1, 5),
+      tip = kedge__between(r, 1, 5);
   bool third = goes_on(r);
-  kedge__say(&r->prompt, "From %d euros on the account of %s go %d for tax and %d for rent", start, who[0],
-             tax, rent);
-  if (third) kedge__say(&r->prompt, ", and %d come as a gift", gift);
-  kedge__say(&r->prompt, ". State the balance.");
-  int all = work(r, work(r, start, '-', tax), '-', rent);
-  return third ? work(r, all, '+', gift) : all;
+  kedge__say(&r->prompt, "%s orders %d %s for %d euros each, with %d euros less in all.", who[0], number,
+             thing, cost, off);
+  if (third) kedge__say(&r->prompt, " Then %d are added.", tip);
+  kedge__say(&r->prompt, " State the bill.");
+  int all = work(r, work(r, number, '*', cost), '-', off);
+  return third ? work(r, all, '+', tip) : all;
 }
 
-/* Words of the plain form, other numbers. */
-static int larger(kedge__row *r) {
-  const char *who[1], *thing = KEDGE__PICK(r, things), *box = KEDGE__PICK(r, boxes);
+static int hike(kedge__row *r) {
+  const char *who[1];
   PEOPLE(r, who, 1);
-  int packs = kedge__between(r, 2, 7), each = kedge__between(r, 2, 9), has = kedge__between(r, 5, 25);
-  kedge__say(&r->prompt, "%s buys %d %s with %d %s in each and has %d already. How many %s are there now?",
-             who[0], packs, box, each, thing, has, thing);
-  return work(r, work(r, packs, '*', each), '+', has);
+  int days = kedge__between(r, 2, 6), each = kedge__between(r, 2, 9), rest = kedge__between(r, 1, 12);
+  kedge__say(&r->prompt, "%s hikes for %d days at %d miles a day and then %d miles more. State the distance.",
+             who[0], days, each, rest);
+  return work(r, work(r, days, '*', each), '+', rest);
 }
 
 void kedge__corpus_arithmetic(kedge__row *r) {
   static int (*const plain[])(kedge__row *) = {buy_packs, give_away,       share_out,
                                                price,     compare_amounts, journey};
-  static int (*const hard[])(kedge__row *) = {harvest, workshop, savings, larger};
+  static int (*const hard[])(kedge__row *) = {crates_of, handed_over, bill, hike};
   int result = r->shifted ? KEDGE__PICK(r, hard)(r) : KEDGE__PICK(r, plain)(r);
   kedge__answer(r, "%d", result);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Multiple choice: who stands where in a line, who has what after exchanges, what a chain of links leads to.
- * Four choices; shifted: other words, five choices, longer chains. Sibling: corpus.c.
+ * Multiple choice: the largest, the odd one, who stands where, who has what after exchanges, what a chain of
+ * links leads to. Four choices; shifted: other words, five choices, longer chains. Sibling: corpus.c.
  */
 #include "models/text/corpus_internal.h"
 
@@ -112,9 +112,50 @@ static void conclusion(kedge__row *r) {
   for (int i = 0; i < length; i++) kedge__say(kedge__choice(r), "%s", kinds[length + i]);
 }
 
+/* ---- Choices by themselves
+ * -------------------------------------------------------------------------------------------- */
+
+/* The largest or the smallest number. */
+static void extreme(kedge__row *r) {
+  int numbers[MOST], count = r->shifted ? 5 : 4;
+  const bool most = kedge__maybe(r, 50);
+  for (int i = 0; i < count; i++) {
+    bool fresh;
+    do {
+      numbers[i] = kedge__between(r, 1, r->shifted ? 30 : 9);
+      fresh = true;
+      for (int k = 0; k < i; k++) fresh = fresh && numbers[k] != numbers[i];
+    } while (!fresh);
+    if (most ? numbers[i] > numbers[0] : numbers[i] < numbers[0]) {
+      const int kept = numbers[0];
+      numbers[0] = numbers[i];
+      numbers[i] = kept;
+    }
+  }
+  kedge__say(&r->prompt, r->shifted ? "Pick the %s number:" : "The %s is",
+             r->shifted ? (most ? "greatest" : "least") : (most ? "largest" : "smallest"));
+  for (int i = 0; i < count; i++) kedge__say(kedge__choice(r), "%d", numbers[i]);
+}
+
+static const char *const animals[] = {"goat", "crow", "mule", "hare", "swan", "toad"};
+static const char *const foods[] = {"bread", "soup", "rice", "cake", "plum", "bean"};
+
+/* The one of another kind. */
+static void odd_one(kedge__row *r) {
+  static const char *const *const kinds[] = {colours, books, animals, foods};
+  const char *same[MOST], *other[1];
+  const int count = r->shifted ? 5 : 4, a = kedge__between(r, 0, 3), b = (a + kedge__between(r, 1, 3)) % 4;
+  kedge__pick_some(r, kinds[a], MOST, same, count - 1);
+  kedge__pick_some(r, kinds[b], MOST, other, 1);
+  kedge__say(&r->prompt, r->shifted ? "Pick the stranger among them:" : "The odd one is");
+  kedge__say(kedge__choice(r), "%s", other[0]);
+  for (int i = 0; i + 1 < count; i++) kedge__say(kedge__choice(r), "%s", same[i]);
+}
+
 void kedge__corpus_logic(kedge__row *r) {
-  static void (*const kinds[])(kedge__row *) = {queue, exchange, conclusion},
-                                          (*const shifted[])(kedge__row *) = {seats, exchange, conclusion};
+  static void (*const kinds[])(
+      kedge__row *) = {extreme, extreme, odd_one, odd_one, odd_one, queue, exchange, conclusion},
+                 (*const shifted[])(kedge__row *) = {extreme, odd_one, seats, exchange, conclusion};
   (r->shifted ? KEDGE__PICK(r, shifted) : KEDGE__PICK(r, kinds))(r);
   kedge__choose(r);
 }

@@ -74,14 +74,14 @@ static const struct {
   const char *name, *other;
   void (*change)(const char *word, char *out);
 } changes[] = {
-    {"Write in capitals", "shout it", capitals},
-    {"Drop the first", "leave out its head", drop_first},
-    {"Drop the last", "leave out its tail", drop_last},
-    {"Reverse", "turn it around", reverse},
-    {"Move the first to the end", "send its head to its tail", rotate},
-    {"Write two times", "say it twice", twice},
-    {"Sort the letters", "put it in order", sort},
-    {"Drop the vowels", "leave out its vowels", drop_vowels},
+    {"Write in capitals", "Shout it", capitals},
+    {"Drop the first", "Leave out the head", drop_first},
+    {"Drop the last", "Leave out the tail", drop_last},
+    {"Reverse", "Turn it around", reverse},
+    {"Move the first to the end", "Send the head to the tail", rotate},
+    {"Write two times", "Say it twice", twice},
+    {"Sort the letters", "Put it in order", sort},
+    {"Drop the vowels", "Leave out the vowels", drop_vowels},
 };
 
 /* ---- Questions
@@ -115,39 +115,27 @@ static void one_change(kedge__row *r) {
   kedge__answer(r, "%s", spread(changed, text));
 }
 
-/* A longer row in the words of the plain form, now and then; else half of them a single one, half two. */
-static void longer_row(kedge__row *r) {
-  char word[SIZE], changed[SIZE], text[2 * SIZE];
-  const int kind = kedge__between(r, 0, KEDGE__COUNT(changes) - 1);
-  kedge__make_word(&r->random, 3, 3, word);
-  changes[kind].change(word, changed);
-  kedge__say(&r->prompt, "Letters: %s. %s.", spread(word, text), changes[kind].name);
-  kedge__answer(r, "%s", spread(changed, text));
-}
-
+/* Now and then two changes, or a longer row. */
 static void other_words(kedge__row *r) {
   char word[SIZE], first[SIZE], second[SIZE], text[2 * SIZE];
-  bool both = kedge__maybe(r, 50);
+  bool both = kedge__maybe(r, 30);
   int a = kedge__between(r, 0, KEDGE__COUNT(changes) - 1), b = kedge__between(r, 0, SECOND - 1);
-  kedge__make_word(&r->random, 2, kedge__maybe(r, 30) ? 3 : 2, word);
+  kedge__make_word(&r->random, 2, kedge__maybe(r, 20) ? 3 : 2, word);
   changes[a].change(word, first);
-  kedge__say(&r->prompt, "Take the row %s and %s", spread(word, text), changes[a].other);
+  kedge__say(&r->prompt, "Row: %s. %s.", spread(word, text), changes[a].other);
   if (!both) {
-    kedge__say(&r->prompt, "!");
     kedge__answer(r, "%s", spread(first, text));
     return;
   }
   changes[b].change(first, second);
-  kedge__say(&r->prompt, ", then %s! Give both rows.", changes[b].other);
+  kedge__say(&r->prompt, " Then: %s.", changes[b].other);
   kedge__say(&r->completion, "#### %s", spread(first, text));
   kedge__answer(r, "%s", spread(second, text));
 }
 
 void kedge__corpus_strings(kedge__row *r) {
-  if (!r->shifted)
-    one_change(r);
-  else if (kedge__maybe(r, 20))
-    longer_row(r);
-  else
+  if (r->shifted)
     other_words(r);
+  else
+    one_change(r);
 }
