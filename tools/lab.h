@@ -46,7 +46,7 @@ typedef struct lab_preset {
   const char *sizes, *shifts, *arms, *conditions; /* names, by blanks; NULL conditions: all */
   uint32_t bases, seeds;
   uint32_t pretrain_steps, pretrain_batch, samples; /* samples: of a shifted split */
-  uint32_t items, probe_rows, select_items;         /* of each suite: to evaluate, to probe, to diagnose */
+  uint32_t items, probe_rows;                       /* of each suite: to evaluate, to probe */
   double pretrain_rate;
 } lab_preset;
 

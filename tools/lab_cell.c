@@ -69,46 +69,6 @@ static kedge_status put_accuracy(const lab *l, const lab_stage *s, const char *n
   return status;
 }
 
-static double share_of(const json_t *accuracy) {
-  const double items = (double)json_integer_value(json_object_get(accuracy, "items"));
-  return items > 0 ? (double)json_integer_value(json_object_get(accuracy, "right")) / items : 0;
-}
-
-/* "selection": what the same items give on the base's experts, all ranks of them or one. */
-static kedge_status put_selection(const lab *l, const lab_stage *s, json_t *cell) {
-  json_t *own = json_object(), *selection = json_object(), *value;
-  const char *key;
-  kedge_status status = put_accuracy(l, s, "own.json", own);
-  if (status == KEDGE_OK) {
-    json_object_foreach(json_object_get(own, "nll"), key, value) json_object_set_new(
-        selection, key,
-        json_pack("{s:O, s:f, s:O, s:[]}", "nll_own", value, "accuracy_own",
-                  share_of(json_object_get(json_object_get(own, "accuracy"), key)), "items",
-                  json_object_get(json_object_get(json_object_get(own, "accuracy"), key), "items"),
-                  "nll_rank"));
-  }
-  for (uint32_t rank = 0; status == KEDGE_OK && rank <= s->size->top; rank++) {
-    char name[32];
-    json_t *forced = json_object();
-    snprintf(name, sizeof name, "forced-%u.json", rank);
-    status = put_accuracy(l, s, name, forced);
-    json_object_foreach(json_object_get(forced, "nll"), key, value) {
-      json_t *entry = json_object_get(selection, key);
-      if (rank) {
-        json_array_append(json_object_get(entry, "nll_rank"), value);
-        continue;
-      }
-      json_object_set(entry, "nll_forced", value);
-      json_object_set_new(entry, "accuracy_forced",
-                          json_real(share_of(json_object_get(json_object_get(forced, "accuracy"), key))));
-    }
-    json_decref(forced);
-  }
-  json_decref(own);
-  json_object_set_new(cell, "selection", selection);
-  return status;
-}
-
 /* ---- Routing
  * ----------------------------------------------------------------------------------------------------- */
 
@@ -147,20 +107,45 @@ static json_t *mean_routing(json_t *routing) {
   return mean;
 }
 
+static void put_number(json_t *into, const char *name, const json_t *from, const char *key) {
+  const json_t *value = json_object_get(from, key);
+  if (json_is_number(value)) json_object_set_new(into, name, json_real(json_number_value(value)));
+}
+
+/* Likelihoods of the same answers with the model's own experts, the base's, and one rank of the base's. */
+static json_t *selection_of(const json_t *from) {
+  json_t *o = json_object(), *ranks = json_array(), *rank;
+  size_t i;
+  put_number(o, "nll_own", json_object_get(from, "post"), "nll_per_token");
+  put_number(o, "nll_forced", json_object_get(from, "forced"), "nll_per_token");
+  put_number(o, "nll_base", json_object_get(from, "base"), "nll_per_token");
+  put_number(o, "nll_converse", json_object_get(from, "converse"), "nll_per_token");
+  put_number(o, "accuracy_own", json_object_get(from, "post"), "accuracy");
+  put_number(o, "accuracy_forced", json_object_get(from, "forced"), "accuracy");
+  json_array_foreach(json_object_get(from, "ranks"), i, rank)
+      json_array_append_new(ranks, json_real(json_number_value(json_object_get(rank, "nll_per_token"))));
+  json_object_set_new(o, "nll_rank", ranks);
+  return o;
+}
+
 static kedge_status put_routing(const lab *l, const lab_stage *s, json_t *cell) {
-  json_t *root, *routing = json_object(), *domain;
+  json_t *root, *routing = json_object(), *selection = json_object(), *domain;
   size_t i;
   const kedge_status status = read_work(l, s, "probe.json", &root);
   json_array_foreach(json_object_get(root, "domains"), i, domain) {
     const char *name = json_string_value(json_object_get(domain, "name"));
-    const json_t *retention = json_object_get(domain, "retention");
+    const json_t *retention = json_object_get(domain, "retention"),
+                 *chosen = json_object_get(domain, "selection");
     if (name && retention) json_object_set_new(routing, name, routing_of(retention));
+    if (name && chosen) json_object_set_new(selection, name, selection_of(chosen));
   }
   if (json_object_size(routing)) {
     json_object_set_new(routing, "mean", mean_routing(routing));
     json_object_set(cell, "routing", routing);
   }
+  if (json_object_size(selection)) json_object_set(cell, "selection", selection);
   json_decref(routing);
+  json_decref(selection);
   json_decref(root);
   return status;
 }
@@ -363,7 +348,6 @@ kedge_status lab_cell_json(const lab *l, const lab_stage *s, json_t **cell) {
   if (status == KEDGE_OK && s->kind == LAB_CELL) status = put_routing(l, s, o);
   if (status == KEDGE_OK) status = put_communities(l, s, o);
   if (status == KEDGE_OK) status = put_use(l, s, o);
-  if (status == KEDGE_OK && has_step(s, "own.json")) status = put_selection(l, s, o);
   if (status == KEDGE_OK && s->kind == LAB_BASE_CELL) status = put_audit(l, s, o);
   if (status == KEDGE_OK) json_object_set_new(o, "seconds_cpu", json_real(s->cpu));
   json_decref(biased);

@@ -55,12 +55,11 @@ static lab_stage *new_stage(lab *l, lab_kind kind, char *id) {
   return s;
 }
 
-/* " OPTION [NAME=]data/KIND-NAME.jsonl" for suites [first, last); `all` gives them one name. NULL without
+/* " OPTION [NAME=]data/KIND-NAME.jsonl" for the first `count` suites; `all` gives them one name. NULL without
  * memory. */
-static char *suites_text(const char *option, const char *kind, uint32_t first, uint32_t last,
-                         const char *all) {
+static char *suites_text(const char *option, const char *kind, uint32_t count, const char *all) {
   char *text = kedge_strdup("");
-  for (uint32_t i = first; text && i < last; i++) {
+  for (uint32_t i = 0; text && i < count; i++) {
     const char *name = lab_suite_name(i);
     const bool named = !strcmp(kind, "probe");
     char *longer = kedge_format("%s %s %s%sdata/%s-%s.jsonl", text, option,
@@ -157,14 +156,16 @@ static kedge_status plan_base(lab *l, const lab_size *size, uint32_t base, size_
 
 /* Probes of a stage against a base: by suite, and communities over all of them. */
 static kedge_status add_probes(lab_stage *s, const char *model, const char *more) {
-  char *suites = suites_text("--data", "probe", 0, LAB_SUITES, NULL),
-       *all = suites_text("--data", "probe", 0, LAB_SUITES, "all");
+  char *suites = suites_text("--data", "probe", LAB_SUITES, NULL),
+       *all = suites_text("--data", "probe", LAB_SUITES, "all");
   kedge_status status = suites && all ? KEDGE_OK : KEDGE_ERR_MEMORY;
   if (status == KEDGE_OK)
-    status = add_step(s,
-                      "probe %s%s --no-communities --max-length 256 --batch-size 32 --threads 1 --csv "
-                      "work/%s/use --json work/%s/probe.json",
-                      model, suites, s->id, s->id);
+    status =
+        add_step(s,
+                 "probe %s%s%s --max-length 256 --batch-size 32 --threads 1 --csv "
+                 "work/%s/use --json work/%s/probe.json",
+                 model, suites, s->kind == LAB_CELL ? " --no-communities --selection" : " --no-communities",
+                 s->id, s->id);
   if (status == KEDGE_OK)
     status = add_step(s,
                       "probe %s%s --rho 0.1,0.2 --nulls 50 --max-length 256 --batch-size 32 --threads 1%s "
@@ -175,21 +176,14 @@ static kedge_status add_probes(lab_stage *s, const char *model, const char *more
   return status;
 }
 
-/* `name`.json of the accuracy on all suites, or on those of `limit` rows that diagnoses look at: the domains'
- * tests, and the test of the shift. */
-static kedge_status add_eval(lab_stage *s, const char *model, const char *more, uint32_t limit,
-                             const char *name) {
-  char *suites = suites_text("--suite", "suite", 0, limit ? KEDGE_CORPUS_DOMAINS : LAB_SUITES, NULL),
-       *shift = limit ? suites_text("--suite", "suite", KEDGE_CORPUS_DOMAINS + s->shift,
-                                    KEDGE_CORPUS_DOMAINS + s->shift + 1, NULL)
-                      : kedge_strdup("");
-  kedge_status status = suites && shift ? KEDGE_OK : KEDGE_ERR_MEMORY;
-  if (status == KEDGE_OK)
-    status = add_step(
-        s, "eval --model %s%s%s --whole --limit %u --batch-size 64 --threads 1%s --json work/%s/%s.json",
-        model, suites, shift, limit, more, s->id, name);
+/* `name`.json of the accuracy on all suites. */
+static kedge_status add_eval(lab_stage *s, const char *model, const char *more, const char *name) {
+  char *suites = suites_text("--suite", "suite", LAB_SUITES, NULL);
+  const kedge_status status =
+      suites ? add_step(s, "eval --model %s%s --whole --batch-size 64 --threads 1%s --json work/%s/%s.json",
+                        model, suites, more, s->id, name)
+             : KEDGE_ERR_MEMORY;
   kedge_free(suites);
-  kedge_free(shift);
   return status;
 }
 
@@ -206,9 +200,9 @@ static kedge_status plan_base_cell(lab *l, size_t base_at) {
   char *model = kedge_format("bases/base-%s/model", s->id),
        *one = kedge_format("--base bases/base-%s/model", s->id),
        *kept = kedge_format(" --communities communities/%s.json", s->id),
-       *suites = suites_text("--data", "probe", 0, KEDGE_CORPUS_DOMAINS, NULL);
+       *suites = suites_text("--data", "probe", KEDGE_CORPUS_DOMAINS, NULL);
   kedge_status status = model && one && kept && suites ? KEDGE_OK : KEDGE_ERR_MEMORY;
-  if (status == KEDGE_OK) status = add_eval(s, model, "", 0, "eval");
+  if (status == KEDGE_OK) status = add_eval(s, model, "", "eval");
   if (status == KEDGE_OK) status = add_probes(s, one, kept);
   if (status == KEDGE_OK)
     status = add_step(s, "audit --model %s%s --max-length 256 --threads 1 --json audits/%s.json", model,
@@ -260,30 +254,15 @@ static char *settings_text(const lab_stage *s, const char *prior, const char *ba
   return text;
 }
 
-/* How much of a loss is due to selection: on the base's experts, and with one rank of them. */
-static kedge_status add_diagnoses(const lab *l, lab_stage *s, const char *model, const char *base) {
-  kedge_status status = add_eval(s, model, "", l->preset->select_items, "own");
-  for (uint32_t rank = 0; status == KEDGE_OK && rank <= s->size->top; rank++) {
-    char *more = rank ? kedge_format(" --experts-of bases/%s/model --experts-rank %u", base, rank)
-                      : kedge_format(" --experts-of bases/%s/model", base),
-         *name = kedge_format("forced-%u", rank);
-    status = more && name ? add_eval(s, model, more, l->preset->select_items, name) : KEDGE_ERR_MEMORY;
-    kedge_free(more);
-    kedge_free(name);
-  }
-  return status;
-}
-
-static kedge_status add_measures(const lab *l, lab_stage *s, const char *base) {
+static kedge_status add_measures(lab_stage *s, const char *base) {
   char *model = kedge_format("work/%s/model", s->id),
        *both = kedge_format("--base bases/%s/model --post work/%s/model", base, s->id),
        *biased =
            kedge_format(" --router-bias bases/%s/model --router-strength %g", base, s->condition->strength);
   kedge_status status = model && both && biased ? KEDGE_OK : KEDGE_ERR_MEMORY;
-  if (status == KEDGE_OK) status = add_eval(s, model, "", 0, "eval");
-  if (status == KEDGE_OK && s->condition->with_bias) status = add_eval(s, model, biased, 0, "biased");
+  if (status == KEDGE_OK) status = add_eval(s, model, "", "eval");
+  if (status == KEDGE_OK && s->condition->with_bias) status = add_eval(s, model, biased, "biased");
   if (status == KEDGE_OK) status = add_probes(s, both, "");
-  if (status == KEDGE_OK) status = add_diagnoses(l, s, model, base);
   kedge_free(model);
   kedge_free(both);
   kedge_free(biased);
@@ -319,7 +298,7 @@ static kedge_status plan_cell(lab *l, const lab_stage *like, size_t base_at, siz
         "save_strategy=no seed=%u data_seed=%u threads=1%s",
         base, name, s->seed, s->id, LONGEST, s->arm->steps, s->arm->rate, s->seed, s->seed, settings);
   kedge_free(settings);
-  if (status == KEDGE_OK) status = add_measures(l, s, base);
+  if (status == KEDGE_OK) status = add_measures(s, base);
   return status == KEDGE_OK ? add_output(s, "cells/%s.json", s->id) : status;
 }
 

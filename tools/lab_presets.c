@@ -31,7 +31,7 @@ static const lab_size sizes[] = {
 
 /* brief and tiny are those of the demonstration and of tests. */
 static const lab_arm arms[] = {
-    {"short", 300, 6e-4}, {"long", 1200, 3e-4}, {"brief", 150, 6e-4}, {"tiny", 12, 1e-3}};
+    {"short", 300, 2e-4}, {"long", 1200, 1e-4}, {"brief", 150, 3e-4}, {"tiny", 12, 1e-3}};
 
 static const lab_preset presets[] = {
     {.name = "quick",
@@ -42,12 +42,11 @@ static const lab_preset presets[] = {
      .conditions = "sft lbl_1e-2 rpb_1 kl_token",
      .bases = 2,
      .seeds = 3,
-     .pretrain_steps = 800,
+     .pretrain_steps = 700,
      .pretrain_batch = 64,
      .samples = 1000,
      .items = 200,
-     .probe_rows = 40,
-     .select_items = 40,
+     .probe_rows = 30,
      .pretrain_rate = 3e-3},
     {.name = "standard",
      .remark = "all conditions on four bases and two shifts",
@@ -61,7 +60,6 @@ static const lab_preset presets[] = {
      .samples = 2000,
      .items = 1000,
      .probe_rows = 80,
-     .select_items = 100,
      .pretrain_rate = 3e-3},
     {.name = "full",
      .remark = "all conditions on six bases of each size, two shifts, short and long runs",
@@ -75,7 +73,6 @@ static const lab_preset presets[] = {
      .samples = 2000,
      .items = 1000,
      .probe_rows = 80,
-     .select_items = 100,
      .pretrain_rate = 3e-3},
     {.name = "micro",
      .remark = "for tests of the command: its numbers mean nothing",
@@ -90,7 +87,6 @@ static const lab_preset presets[] = {
      .samples = 64,
      .items = 12,
      .probe_rows = 6,
-     .select_items = 6,
      .pretrain_rate = 3e-3}};
 
 #define COUNT(list) (sizeof(list) / sizeof *(list))
@@ -176,13 +172,12 @@ static json_t *conditions_json(const lab_preset *p) {
 }
 
 static json_t *amounts_json(const lab_preset *p) {
-  return json_pack("{s:s, s:o, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:o}", "remark", p->remark,
-                   "sizes", names_json(p->sizes), "bases", (json_int_t)p->bases, "seeds",
-                   (json_int_t)p->seeds, "pretrain_steps", (json_int_t)p->pretrain_steps, "pretrain_batch",
+  return json_pack("{s:s, s:o, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:o}", "remark", p->remark, "sizes",
+                   names_json(p->sizes), "bases", (json_int_t)p->bases, "seeds", (json_int_t)p->seeds,
+                   "pretrain_steps", (json_int_t)p->pretrain_steps, "pretrain_batch",
                    (json_int_t)p->pretrain_batch, "pretrain_learning_rate", p->pretrain_rate, "samples",
                    (json_int_t)p->samples, "items", (json_int_t)p->items, "probe_rows",
-                   (json_int_t)p->probe_rows, "select_items", (json_int_t)p->select_items, "arms",
-                   arms_json(p->arms));
+                   (json_int_t)p->probe_rows, "arms", arms_json(p->arms));
 }
 
 json_t *lab_describe(const lab_preset *p) {

@@ -67,21 +67,21 @@ static void twice(const char *word, char *out) {
   strcat(out, word);
 }
 
-/* Each with its name in plain and in shifted questions. The first SECOND of them may come second, too.
- * Whatever the changes and their order, a letter is left. */
-enum { SECOND = 3 };
+/* Each with its name in plain and in shifted questions. Shifted ones have the first SHIFTED of them, and of
+ * these the first SECOND may come second. Whatever the changes and their order, a letter is left. */
+enum { SHIFTED = 5, SECOND = 3 };
 static const struct {
   const char *name, *other;
   void (*change)(const char *word, char *out);
 } changes[] = {
-    {"Write in capitals", "Shout it", capitals},
-    {"Drop the first", "Leave out the head", drop_first},
-    {"Drop the last", "Leave out the tail", drop_last},
-    {"Reverse", "Turn it around", reverse},
-    {"Move the first to the end", "Send the head to the tail", rotate},
-    {"Write two times", "Say it twice", twice},
-    {"Sort the letters", "Put it in order", sort},
-    {"Drop the vowels", "Leave out the vowels", drop_vowels},
+    {"Write in capitals", "Say it in capitals", capitals},
+    {"Drop the first", "Leave out its head", drop_first},
+    {"Drop the last", "Leave out its tail", drop_last},
+    {"Drop the vowels", "Keep its consonants", drop_vowels},
+    {"Move the first to the end", "Put its head behind its tail", rotate},
+    {"Reverse", NULL, reverse},
+    {"Write two times", NULL, twice},
+    {"Sort the letters", NULL, sort},
 };
 
 /* ---- Questions
@@ -115,14 +115,14 @@ static void one_change(kedge__row *r) {
   kedge__answer(r, "%s", spread(changed, text));
 }
 
-/* Now and then two changes, or a longer row. */
-static void other_words(kedge__row *r) {
+/* One in other words, now and then of a longer row, or two with both rows asked for. */
+static void harder(kedge__row *r) {
   char word[SIZE], first[SIZE], second[SIZE], text[2 * SIZE];
-  bool both = kedge__maybe(r, 30);
-  int a = kedge__between(r, 0, KEDGE__COUNT(changes) - 1), b = kedge__between(r, 0, SECOND - 1);
-  kedge__make_word(&r->random, 2, kedge__maybe(r, 20) ? 3 : 2, word);
+  const bool both = kedge__maybe(r, 10);
+  const int a = kedge__between(r, 0, SHIFTED - 1), b = kedge__between(r, 0, SECOND - 1);
+  kedge__make_word(&r->random, 2, kedge__maybe(r, 10) ? 3 : 2, word);
   changes[a].change(word, first);
-  kedge__say(&r->prompt, "Row: %s. %s.", spread(word, text), changes[a].other);
+  kedge__say(&r->prompt, "Letters: %s. %s.", spread(word, text), changes[a].other);
   if (!both) {
     kedge__answer(r, "%s", spread(first, text));
     return;
@@ -135,7 +135,7 @@ static void other_words(kedge__row *r) {
 
 void kedge__corpus_strings(kedge__row *r) {
   if (r->shifted)
-    other_words(r);
+    harder(r);
   else
     one_change(r);
 }
