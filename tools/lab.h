@@ -102,7 +102,8 @@ typedef struct lab_stage {
   /* while it runs */
   size_t step;
   pid_t process;
-  double began, cpu, train_cpu; /* processor seconds, all and of training */
+  double began, before;  /* when; the part that an earlier call had done */
+  double cpu, train_cpu; /* processor seconds, all and of training */
 } lab_stage;
 
 typedef struct lab {

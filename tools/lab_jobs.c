@@ -52,14 +52,32 @@ static void tell(jobs *j, const lab_stage *s, const char *what) {
   fprintf(stderr, "[%zu/%zu] %s: %s\n", count(j->l, LAB_FINISHED), j->l->count, s->id, what);
 }
 
+/* The part of a running stage that is done, as far as it tells: bases do. */
+static double share_done(const jobs *j, const lab_stage *s) {
+  unsigned long long done = 0, total = 1;
+  char *log = s->kind == LAB_BASE ? log_path(j->l, s) : NULL;
+  const bool told = log && child_updates(log, &done, &total);
+  kedge_free(log);
+  return told ? (double)done / (double)total : 0;
+}
+
 /* Seconds until the end, if stages take as long as in this call compared with their weights. */
 static double time_left(const jobs *j, double at) {
-  const double pace = j->took > 0 ? j->took / j->expected : 1;
-  double left = 0, longest = 0;
+  double took = j->took, expected = j->expected, left = 0, longest = 0;
+  for (size_t i = 0; i < j->l->count; i++) {
+    const lab_stage *s = &j->l->stages[i];
+    const double share = s->state == LAB_RUNNING ? share_done(j, s) - s->before : 0;
+    if (share < 0.02) continue;
+    took += at - s->began;
+    expected += s->weight * share;
+  }
+  const double pace = took > 0 ? took / expected : 1;
   for (size_t i = 0; i < j->l->count; i++) {
     const lab_stage *s = &j->l->stages[i];
     if (s->state != LAB_WAITING && s->state != LAB_READY && s->state != LAB_RUNNING) continue;
-    double rest = s->weight * pace - (s->state == LAB_RUNNING ? at - s->began : 0);
+    const double share = s->state == LAB_RUNNING ? share_done(j, s) : 0;
+    double rest = s->weight * pace * (1 - share);
+    if (s->state == LAB_RUNNING && share <= 0) rest -= at - s->began;
     if (rest < 0) rest = 0;
     left += rest;
     if (rest > longest) longest = rest;
@@ -135,6 +153,7 @@ static void start(jobs *j, size_t index) {
   s->step = goes_on ? s->step_count - 1 : 0; /* of a base, whose last step trains */
   s->began = child_clock();
   s->cpu = s->train_cpu = 0;
+  s->before = goes_on ? share_done(j, s) : 0;
   if (status == KEDGE_OK) status = start_step(j->l, s, goes_on);
   if (status != KEDGE_OK) {
     fail_stage(j, s, kedge_message());
