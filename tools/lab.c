@@ -47,23 +47,14 @@ static kedge_status list_stages(lab *l) {
   return KEDGE_OK;
 }
 
-static bool is_command(const char *name) {
-  static const char *const names[] = {
-#define KEDGE_COMMAND(name, function, summary) name,
-#include "tools/commands.def"
-#undef KEDGE_COMMAND
-  };
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-    if (!strcmp(name, names[i])) return true;
-  return false;
-}
-
 static kedge_status report(const lab *l) {
-  int code;
-  char *argv[] = {NULL, (char[]){"report"}, (char[]){"."}, NULL};
-  if (!is_command("report")) return KEDGE_OK;
-  KEDGE_TRY(lab_call(l, argv, &code));
-  return code ? kedge_fail(KEDGE_ERR_ARGUMENT, "kedge report %s ended with %d", l->out, code) : KEDGE_OK;
+  int code = 0;
+  char *folder = kedge_strdup(l->out), *argv[] = {NULL, (char[]){"report"}, folder, NULL};
+  kedge_status status = folder ? lab_call(argv, &code) : KEDGE_ERR_MEMORY;
+  if (status == KEDGE_OK && code)
+    status = kedge_fail(KEDGE_ERR_ARGUMENT, "the study is in %s, but its report failed", l->out);
+  kedge_free(folder);
+  return status;
 }
 
 static kedge_status run(lab *l, const lab_options *o, size_t *failed) {
@@ -74,8 +65,6 @@ static kedge_status run(lab *l, const lab_options *o, size_t *failed) {
   if (status == KEDGE_OK) status = lab_folder(l);
   if (status == KEDGE_OK) status = lab_go(l, failed);
   if (status == KEDGE_OK) status = report(l);
-  if (status == KEDGE_OK && !*failed)
-    printf("The study is in %s: cells/ has a file of results for each model.\n", l->out);
   if (lock >= 0) close(lock);
   return status;
 }

@@ -147,7 +147,7 @@ kedge_status lab_cell_json(const lab *l, const lab_stage *stage, json_t **cell);
 /* Runs what is not finished. A stage that fails is told, and what needs it is left out: *failed counts both.
  * ERR_INTERRUPTED after a signal, when all children have ended. */
 kedge_status lab_go(lab *l, size_t *failed);
-/* One sub-command in the study's folder, with this terminal; *code is its exit status. */
-kedge_status lab_call(const lab *l, char **argv, int *code);
+/* One sub-command that prints where this one does; *code is its exit status. argv[0] is set here. */
+kedge_status lab_call(char **argv, int *code);
 
 #endif

@@ -286,7 +286,7 @@ kedge_status lab_go(lab *l, size_t *failed) {
   return KEDGE_OK;
 }
 
-kedge_status lab_call(const lab *l, char **argv, int *code) {
+kedge_status lab_call(char **argv, int *code) {
   char program[4096];
   ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
   if (length <= 0) return kedge_fail(KEDGE_ERR_IO, "/proc/self/exe: %s", strerror(errno));
@@ -296,7 +296,7 @@ kedge_status lab_call(const lab *l, char **argv, int *code) {
   const pid_t process = fork();
   if (process < 0) return kedge_fail(KEDGE_ERR_IO, "no new process: %s", strerror(errno));
   if (!process) {
-    if (chdir(l->out) == 0) execv(program, argv);
+    execv(program, argv);
     _exit(127);
   }
   while (waitpid(process, code, 0) < 0 && errno == EINTR) {

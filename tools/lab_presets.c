@@ -180,6 +180,20 @@ static json_t *amounts_json(const lab_preset *p) {
                    (json_int_t)p->probe_rows, "arms", arms_json(p->arms));
 }
 
+/* The contrasts that the study is for, as far as it has their conditions. */
+static json_t *primary_json(const lab_preset *p) {
+  static const char *const pairs[][2] = {{"lbl_1e-2", "sft"}, {"rpb_1", "sft"}};
+  json_t *list = json_array();
+  for (size_t i = 0; i < COUNT(pairs); i++) {
+    bool both[2] = {false, false};
+    for (size_t c = 0; c < COUNT(conditions); c++)
+      for (int side = 0; side < 2; side++)
+        both[side] |= !strcmp(conditions[c].name, pairs[i][side]) && lab_preset_has(p, &conditions[c]);
+    if (both[0] && both[1]) json_array_append_new(list, json_pack("[s,s]", pairs[i][0], pairs[i][1]));
+  }
+  return list;
+}
+
 json_t *lab_describe(const lab_preset *p) {
   json_t *domains = json_array(), *splits = json_array(), *bases = json_array(), *chosen = conditions_json(p);
   size_t runs = 0;
@@ -198,10 +212,9 @@ json_t *lab_describe(const lab_preset *p) {
   for (size_t n; (n = lab_next_name(&at)); at += n)
     runs += json_array_size(splits) * p->seeds * json_array_size(chosen);
   const size_t cells = json_array_size(bases) * (1 + runs);
-  return json_pack("{s:i, s:s, s:o, s:I, s:o, s:o, s:o, s:o, s:[[s,s],[s,s]]}", "kedge_lab", 1, "preset",
-                   p->name, "protocol", amounts_json(p), "cells_expected", (json_int_t)cells, "bases", bases,
-                   "conditions", chosen, "domains", domains, "splits", splits, "primary", "lbl_1e-2", "sft",
-                   "rpb_1", "sft");
+  return json_pack("{s:i, s:s, s:o, s:I, s:o, s:o, s:o, s:o, s:o}", "kedge_lab", 1, "preset", p->name,
+                   "protocol", amounts_json(p), "cells_expected", (json_int_t)cells, "bases", bases,
+                   "conditions", chosen, "domains", domains, "splits", splits, "primary", primary_json(p));
 }
 
 char *lab_config_text(const lab_size *s) {
