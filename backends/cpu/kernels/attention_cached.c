@@ -8,12 +8,8 @@
 #include "backends/cpu/kernels/panel.h"
 #include "backends/cpu/kernels/vexp.h"
 
-#if defined(__AVX512F__)
-enum { LANES = 16 };
-#else
-enum { LANES = 8 };
-#endif
-enum { QUERIES = 16, KEYS = 64 }; /* of a task; of a tile */
+/* Vectors of eight: heads are often no multiple of more, and their sums are cheaper. */
+enum { LANES = 8, QUERIES = 16, KEYS = 64 }; /* queries of a task, keys of a tile */
 
 typedef float vector __attribute__((vector_size(LANES * 4)));
 typedef float stored __attribute__((vector_size(LANES * 4), aligned(4), may_alias)); /* in memory */
@@ -43,31 +39,17 @@ static tile load_rows(const kedge_x *from, size_t pitch, size_t count, size_t wi
 
 #define MIX(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 
-/* to[i] = the sum of the lanes of s[i], as a tree: lanes LANES / 2 apart first. */
+/* to[i] = the sum of the lanes of s[i], as a tree: lanes four apart first. */
 static inline void sum_lanes(vector s[LANES], float *to) {
-#if defined(__AVX512F__)
-  for (int i = 0; i < 8; i++)
-    s[i] = MIX(s[i], s[i + 8], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
-           MIX(s[i], s[i + 8], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
-  for (int i = 0; i < 4; i++)
-    s[i] = MIX(s[i], s[i + 4], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
-           MIX(s[i], s[i + 4], 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
-  for (int i = 0; i < 2; i++)
-    s[i] = MIX(s[i], s[i + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
-           MIX(s[i], s[i + 2], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
-  s[0] = MIX(s[0], s[1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
-         MIX(s[0], s[1], 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
-#else
   for (int i = 0; i < 4; i++)
     s[i] = MIX(s[i], s[i + 4], 0, 1, 2, 3, 8, 9, 10, 11) + MIX(s[i], s[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
   for (int i = 0; i < 2; i++)
     s[i] = MIX(s[i], s[i + 2], 0, 1, 8, 9, 4, 5, 12, 13) + MIX(s[i], s[i + 2], 2, 3, 10, 11, 6, 7, 14, 15);
   s[0] = MIX(s[0], s[1], 0, 8, 2, 10, 4, 12, 6, 14) + MIX(s[0], s[1], 1, 9, 3, 11, 5, 13, 7, 15);
-#endif
   memcpy(to, &s[0], sizeof s[0]);
 }
 
-#define UNROLL_LANES KEDGE_PRAGMA_(GCC unroll 16)
+#define UNROLL_LANES KEDGE_PRAGMA_(GCC unroll 8)
 
 /* Products of a query with LANES keys, `pitch` apart. */
 static inline void score_some(const float *q, size_t width, const float *k, size_t pitch, float *scores) {
@@ -104,22 +86,30 @@ static void score(const float *q, size_t width, const tile *k, float *scores) {
   if (j < k->count) score_rest(q, width, k, j, scores + j);
 }
 
-/* sum [width] += sum_j p[j] v[j]; row j belongs to the j % 4-th of four sums, which come together at the end.
+/* sum += sum_j p[j] v[j] for `vectors` vectors of a row, at most 4; even and odd rows make sums of their own.
  */
-static void add_values(const float *p, const tile *v, size_t width, float *sum) {
-  for (size_t d = 0; d < width; d += LANES) {
-    const float *row = v->data + d;
-    vector s[4] = {*(const stored *)(sum + d)};
-    size_t j = 0;
-    for (; j + 4 <= v->count; j += 4, row += 4 * v->pitch) {
-      s[0] += p[j] * *(const stored *)row;
-      s[1] += p[j + 1] * *(const stored *)(row + v->pitch);
-      s[2] += p[j + 2] * *(const stored *)(row + 2 * v->pitch);
-      s[3] += p[j + 3] * *(const stored *)(row + 3 * v->pitch);
+static inline __attribute__((always_inline)) void add_some(const float *p, const float *row, size_t pitch,
+                                                           size_t count, const size_t vectors, float *sum) {
+  vector even[4], odd[4] = {0};
+  size_t j = 0;
+  for (size_t i = 0; i < vectors; i++) even[i] = *(const stored *)(sum + i * LANES);
+  for (; j + 2 <= count; j += 2, row += 2 * pitch)
+    for (size_t i = 0; i < vectors; i++) {
+      even[i] += p[j] * *(const stored *)(row + i * LANES);
+      odd[i] += p[j + 1] * *(const stored *)(row + pitch + i * LANES);
     }
-    for (size_t i = 0; j + i < v->count; i++) s[i] += p[j + i] * *(const stored *)(row + i * v->pitch);
-    *(stored *)(sum + d) = (s[0] + s[1]) + (s[2] + s[3]);
-  }
+  for (size_t i = 0; j < count && i < vectors; i++) even[i] += p[j] * *(const stored *)(row + i * LANES);
+  for (size_t i = 0; i < vectors; i++) *(stored *)(sum + i * LANES) = even[i] + odd[i];
+}
+
+static void add_values(const float *p, const tile *v, size_t width, float *sum) {
+  size_t d = 0;
+  for (; d + 4 * LANES <= width; d += 4 * LANES) add_some(p, v->data + d, v->pitch, v->count, 4, sum + d);
+  const size_t left = kedge__blocks(width - d, LANES);
+  if (left == 1) add_some(p, v->data + d, v->pitch, v->count, 1, sum + d);
+  if (left == 2) add_some(p, v->data + d, v->pitch, v->count, 2, sum + d);
+  if (left == 3) add_some(p, v->data + d, v->pitch, v->count, 3, sum + d);
+  if (left == 4) add_some(p, v->data + d, v->pitch, v->count, 4, sum + d);
 }
 
 /* ---- Queries
@@ -148,10 +138,10 @@ static room room_of_thread(const kedge_call *call, size_t dim_qk, size_t dim_v) 
 /* Scores of a tile become probabilities relative to the largest score so far. What is behind the `count` rows
  * that there are is overwritten. Returns by how much what was summed before shrinks. */
 static float soften(float *row, size_t count, float scale, float *max, float *total) {
-  float tops[LANES], sums[LANES] = {0}, top = *max, sum = 0;
+  float tops[LANES], sums[LANES] = {0};
   const size_t padded = kedge__blocks(count, LANES) * LANES;
-  for (size_t j = count; j < padded; j++) row[j] = -INFINITY;
-  for (size_t l = 0; l < LANES; l++) tops[l] = top;
+  for (size_t j = count; j < padded; j++) row[j] = -INFINITY; /* of which vexp makes 0 */
+  for (size_t l = 0; l < LANES; l++) tops[l] = *max;
   for (size_t j = 0; j < padded; j += LANES) {
     KEDGE_SIMD
     for (size_t l = 0; l < LANES; l++) {
@@ -159,18 +149,20 @@ static float soften(float *row, size_t count, float scale, float *max, float *to
       tops[l] = row[j + l] > tops[l] ? row[j + l] : tops[l];
     }
   }
-  for (size_t l = 0; l < LANES; l++) top = tops[l] > top ? tops[l] : top;
+  for (size_t half = LANES / 2; half; half /= 2)
+    for (size_t l = 0; l < half; l++) tops[l] = tops[l + half] > tops[l] ? tops[l + half] : tops[l];
   for (size_t j = 0; j < padded; j += LANES) {
     KEDGE_SIMD
     for (size_t l = 0; l < LANES; l++) {
-      row[j + l] = kedge__vexp(row[j + l] - top);
-      sums[l] += j + l < count ? row[j + l] : 0;
+      row[j + l] = kedge__vexp(row[j + l] - tops[0]);
+      sums[l] += row[j + l];
     }
   }
-  for (size_t l = 0; l < LANES; l++) sum += sums[l];
-  const float shrink = kedge__vexp(*max - top);
-  *total = *total * shrink + sum;
-  *max = top;
+  for (size_t half = LANES / 2; half; half /= 2)
+    for (size_t l = 0; l < half; l++) sums[l] += sums[l + half];
+  const float shrink = kedge__vexp(*max - tops[0]);
+  *total = *total * shrink + sums[0];
+  *max = tops[0];
   return shrink;
 }
 
