@@ -42,7 +42,7 @@ struct kedge_decoding {
   uint32_t head_rows;
   size_t width; /* bytes of a hidden row */
   unsigned char *head_hidden;
-  float *logits; /* [head_rows, V] */
+  float *logits, *log_sums; /* [head_rows, V], [head_rows] */
   kedge_decoding_counts counts;
   /* the cache and what is planned with it */
   kedge_cache *cache;
@@ -100,6 +100,7 @@ void kedge_decoding_free(kedge_decoding *d) {
   kedge_workspace_free(d->workspace);
   kedge_free(d->head_hidden);
   kedge_free(d->logits);
+  kedge_free(d->log_sums);
   kedge_free(d);
 }
 
@@ -118,7 +119,8 @@ kedge_status kedge_decoding_new(const kedge_model *model, const kedge_decoding_o
   d->width = (size_t)model->config.hidden_size * kedge_dtype_size(model->dtype);
   d->head_hidden = kedge_alloc(rows, d->width);
   d->logits = kedge_alloc(rows, vocabulary * sizeof *d->logits);
-  kedge_status status = d->head_hidden && d->logits ? KEDGE_OK : KEDGE_ERR_MEMORY;
+  d->log_sums = kedge_alloc(rows, sizeof *d->log_sums);
+  kedge_status status = d->head_hidden && d->logits && d->log_sums ? KEDGE_OK : KEDGE_ERR_MEMORY;
   if (status == KEDGE_OK) status = kedge_workspace_new(model->device, &d->workspace);
   if (status == KEDGE_OK) status = kedge_head_new(model, rows, d->workspace, &d->head);
   if (status != KEDGE_OK) {
@@ -355,27 +357,22 @@ static kedge_status run_pass(kedge_decoding *d) {
  * ---------------------------------------------------------------------------------------------------------
  */
 
-static double log_sum(const float *logits, uint32_t vocabulary) {
-  double most = -INFINITY, sum = 0;
-  for (uint32_t v = 0; v < vocabulary; v++)
-    if ((double)logits[v] > most) most = (double)logits[v];
-  for (uint32_t v = 0; v < vocabulary; v++) sum += exp((double)logits[v] - most);
-  return most + log(sum);
-}
+/* A wanted row's logits [V], the sum of their exponentials as its logarithm, and the most likely id. */
+typedef struct choice {
+  const float *logits;
+  double log_sum;
+  int32_t most;
+} choice;
 
 /* The reference's token `index`: its likelihood, and whether greedy decoding chooses it. */
-static kedge_status score(const kedge_decoding *d, const kedge_decoding_job *j, kedge_decoding_result *r,
-                          uint32_t index, const float *logits) {
-  static const kedge_sampling greedy;
-  int32_t most;
-  KEDGE_TRY(kedge_sample(logits, d->model->config.vocab_size, &greedy, index, &most));
-  const double total = log_sum(logits, d->model->config.vocab_size);
+static kedge_status score(const kedge_decoding_job *j, kedge_decoding_result *r, uint32_t index,
+                          const choice *c) {
   if (index + 1 == j->reference_count)
     for (uint32_t e = 0; e < j->ending_count; e++)
-      r->endings[e] = (double)logits[j->endings[e]] - total - r->nll;
-  r->nll += total - (double)logits[j->reference[index]];
+      r->endings[e] = (double)c->logits[j->endings[e]] - c->log_sum - r->nll;
+  r->nll += c->log_sum - (double)c->logits[j->reference[index]];
   if (!isfinite(r->nll)) return kedge_fail(KEDGE_ERR_NUMERIC, "reference token %u has no likelihood", index);
-  r->matched += r->matched == index && most == j->reference[index];
+  r->matched += r->matched == index && c->most == j->reference[index];
   return KEDGE_OK;
 }
 
@@ -386,12 +383,12 @@ static bool stops_at(const kedge_decoding *d, int32_t id) {
 }
 
 /* Chooses new token `index` of a slot; *over tells whether it was the last. */
-static kedge_status choose(const kedge_decoding *d, slot *at, uint32_t index, const float *logits,
-                           bool *over) {
+static kedge_status choose(const kedge_decoding *d, slot *at, uint32_t index, const choice *c, bool *over) {
   const kedge_decoding_job *j = &d->jobs[at->job];
   kedge_decoding_result *r = &d->results[at->job];
-  int32_t id;
-  KEDGE_TRY(kedge_sample(logits, d->model->config.vocab_size, &j->sampling, index, &id));
+  int32_t id = c->most;
+  if (j->sampling.temperature > 0)
+    KEDGE_TRY(kedge_sample(c->logits, d->model->config.vocab_size, &j->sampling, index, &id));
   r->ids[r->count++] = id;
   r->stopped = stops_at(d, id);
   const bool fast = at->begins && !j->from_prompt && j->sampling.temperature <= 0;
@@ -407,16 +404,17 @@ static kedge_status choose(const kedge_decoding *d, slot *at, uint32_t index, co
 }
 
 /* Takes the logits of a wanted row. */
-static kedge_status take(kedge_decoding *d, const wanted *w, const float *logits) {
+static kedge_status take(kedge_decoding *d, const wanted *w, choice *c) {
+  static const kedge_sampling greedy;
   slot *at = &d->slots[w->slot];
   const uint32_t job = at->job;
   const kedge_decoding_job *j = &d->jobs[job];
   kedge_decoding_result *r = &d->results[job];
-  kedge_status status = KEDGE_OK;
+  kedge_status status = kedge_sample(c->logits, d->model->config.vocab_size, &greedy, w->index, &c->most);
   bool over = false;
-  if (at->begins && w->index < j->reference_count) status = score(d, j, r, w->index, logits);
+  if (status == KEDGE_OK && at->begins && w->index < j->reference_count) status = score(j, r, w->index, c);
   if (status == KEDGE_OK && j->max_new && !(at->begins && at->decided))
-    status = choose(d, at, w->index, logits, &over);
+    status = choose(d, at, w->index, c, &over);
   if (status != KEDGE_OK) return kedge_fail_in(status, "sequence %u, new token %u", job, w->index);
   const bool last = !at->begins || w->index == j->reference_count;
   if (over && at->begins) at->next = -1; /* remembered until the reference is scored */
@@ -435,9 +433,12 @@ static kedge_status take_all(kedge_decoding *d) {
     for (uint32_t i = 0; i < rows; i++)
       memcpy(d->head_hidden + i * d->width, d->hidden + d->wants[first + i].token * d->width, d->width);
     memset(d->head_hidden + rows * d->width, 0, (d->head_rows - rows) * d->width);
-    KEDGE_TRY(kedge_head_run(d->head, d->head_hidden, d->logits));
-    for (uint32_t i = 0; i < rows; i++)
-      KEDGE_TRY(take(d, &d->wants[first + i], d->logits + (size_t)i * d->model->config.vocab_size));
+    KEDGE_TRY(kedge_head_run(d->head, d->head_hidden, d->logits, d->log_sums));
+    for (uint32_t i = 0; i < rows; i++) {
+      choice c = {.logits = d->logits + (size_t)i * d->model->config.vocab_size,
+                  .log_sum = (double)d->log_sums[i]};
+      KEDGE_TRY(take(d, &d->wants[first + i], &c));
+    }
   }
   return KEDGE_OK;
 }

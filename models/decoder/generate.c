@@ -8,6 +8,7 @@
 #include "models/text/packing.h"
 #include "models/text/random.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,13 +31,19 @@ static int by_likelihood(const void *a, const void *b) {
 
 /* The largest logit and its first place. */
 static kedge_status find_most(const float *logits, uint32_t vocabulary, int32_t *id) {
+  float most = -INFINITY;
+  int bad = 0;
   *id = 0;
+#pragma omp simd reduction(max : most) reduction(| : bad)
   for (uint32_t v = 0; v < vocabulary; v++) {
-    if (isnan(logits[v]) || (isinf(logits[v]) && logits[v] > 0))
-      return kedge_fail(KEDGE_ERR_NUMERIC, "the logit of token %u is not finite", v);
-    if (logits[v] > logits[*id]) *id = (int32_t)v;
+    bad |= !(logits[v] <= FLT_MAX);
+    most = logits[v] > most ? logits[v] : most;
   }
-  if (isinf(logits[*id])) return kedge_fail(KEDGE_ERR_NUMERIC, "no logit is finite");
+  for (uint32_t v = 0; bad && v < vocabulary; v++)
+    if (!(logits[v] <= FLT_MAX))
+      return kedge_fail(KEDGE_ERR_NUMERIC, "the logit of token %u is not finite", v);
+  if (isinf(most)) return kedge_fail(KEDGE_ERR_NUMERIC, "no logit is finite");
+  while (logits[*id] < most) ++*id;
   return KEDGE_OK;
 }
 
@@ -180,7 +187,7 @@ static kedge_status extend(generation *s, const int32_t *ids, uint32_t count, ui
   KEDGE_TRY(kedge_pass_check_routers(pass, s->model));
   KEDGE_TRY(kedge_exec_read(pass->exec, pass->decoder.hidden_TD, s->hidden, size * width));
   s->filled += count;
-  return kedge_head_run(s->head, s->hidden + (count - 1) * width, s->logits);
+  return kedge_head_run(s->head, s->hidden + (count - 1) * width, s->logits, NULL);
 }
 
 /* ---- Loop

@@ -5,7 +5,7 @@
 struct kedge_head {
   kedge_graph *graph;
   kedge_exec *exec;
-  kedge_value hidden_RD, logits_RV;
+  kedge_value hidden_RD, logits_RV, log_sums_R;
 };
 
 static void build(kedge_head *h, const kedge_model *model, uint32_t rows) {
@@ -18,6 +18,7 @@ static void build(kedge_head *h, const kedge_model *model, uint32_t rows) {
       kedge_parameter(h->graph, "head", model->dtype, param->rank, param->dims, model->weights[item], 0);
   h->logits_RV = kedge_matmul(h->graph, h->hidden_RD, weight, false, true, KEDGE_F32);
   kedge_output(h->graph, h->logits_RV, "logits");
+  kedge_output(h->graph, h->log_sums_R = kedge_logsumexp(h->graph, h->logits_RV), "log sums");
 }
 
 kedge_status kedge_head_new(const kedge_model *model, uint32_t rows, kedge_workspace *workspace,
@@ -44,8 +45,10 @@ void kedge_head_free(kedge_head *h) {
   kedge_free(h);
 }
 
-kedge_status kedge_head_run(kedge_head *h, const void *hidden, float *logits) {
+kedge_status kedge_head_run(kedge_head *h, const void *hidden, float *logits, float *log_sums) {
   KEDGE_TRY(kedge_exec_write(h->exec, h->hidden_RD, hidden, kedge_value_bytes(h->graph, h->hidden_RD)));
   KEDGE_TRY(kedge_exec_run(h->exec, 0, UINT32_MAX));
-  return kedge_exec_read(h->exec, h->logits_RV, logits, kedge_value_bytes(h->graph, h->logits_RV));
+  KEDGE_TRY(kedge_exec_read(h->exec, h->logits_RV, logits, kedge_value_bytes(h->graph, h->logits_RV)));
+  if (!log_sums) return KEDGE_OK;
+  return kedge_exec_read(h->exec, h->log_sums_R, log_sums, kedge_value_bytes(h->graph, h->log_sums_R));
 }

@@ -15,7 +15,8 @@ kedge_status kedge_head_new(const kedge_model *model, uint32_t rows, kedge_works
                             kedge_head **head);
 void kedge_head_free(kedge_head *head);
 
-/* hidden [rows, D] in the model's dtype, in host memory -> logits f32 [rows, V]. */
-kedge_status kedge_head_run(kedge_head *head, const void *hidden, float *logits);
+/* hidden [rows, D] in the model's dtype, in host memory -> logits f32 [rows, V], and log sum_v exp(logits_v)
+ * f32 [rows] where log_sums is not NULL: a token's log-probability is its logit less that. */
+kedge_status kedge_head_run(kedge_head *head, const void *hidden, float *logits, float *log_sums);
 
 #endif

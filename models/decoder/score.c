@@ -194,7 +194,7 @@ static kedge_status more_logits(scoring *s) {
   if (s->handed == s->tokens) KEDGE_TRY(run_pass(s));
   const size_t width = (size_t)s->model->config.hidden_size * kedge_dtype_size(s->model->dtype);
   const uint32_t left = s->tokens - s->handed;
-  KEDGE_TRY(kedge_head_run(s->head, s->hidden + s->handed * width, s->logits));
+  KEDGE_TRY(kedge_head_run(s->head, s->hidden + s->handed * width, s->logits, NULL));
   s->logits_left = left < s->head_rows ? left : s->head_rows;
   s->handed += s->logits_left;
   s->row_at = 0;

@@ -28,7 +28,7 @@ typedef struct measuring {
   uint32_t L, K, T; /* T: of the largest batch */
   int32_t *table_LTK, *index_T;
   unsigned char *hidden_TD, *rows_RD; /* of a pass; of the head */
-  float *logits_RV;
+  float *logits_RV, *log_sums_R;
   size_t width; /* bytes of a hidden row */
 } measuring;
 
@@ -82,9 +82,11 @@ static kedge_status prepare(measuring *m, const kedge_model *base, const kedge_m
   m->hidden_TD = kedge_alloc(m->T, m->width);
   m->rows_RD = kedge_alloc(HEAD_ROWS, m->width);
   m->logits_RV = kedge_alloc(HEAD_ROWS, c->vocab_size * sizeof *m->logits_RV);
+  m->log_sums_R = kedge_alloc(HEAD_ROWS, sizeof *m->log_sums_R);
   m->out->topk = m->K;
   m->out->ranks = kedge_alloc(m->K, sizeof *m->out->ranks);
-  if (!m->table_LTK || !m->index_T || !m->hidden_TD || !m->rows_RD || !m->logits_RV || !m->out->ranks)
+  if (!m->table_LTK || !m->index_T || !m->hidden_TD || !m->rows_RD || !m->logits_RV || !m->log_sums_R ||
+      !m->out->ranks)
     return KEDGE_ERR_MEMORY;
   KEDGE_TRY(kedge_workspace_new(base->device, &m->workspace));
   KEDGE_TRY(open_side(m, &m->base, base));
@@ -99,22 +101,10 @@ static bool is_asked(const kedge_micro_batch *mb, uint32_t t) {
   return mb->labels_T[t] >= 0 && t + 1 < mb->tokens && mb->spans_T[t + 1] % 2 == 1;
 }
 
-static kedge_status score_row(const measuring *m, const float *logits, int32_t label, bool *most,
-                              double *nll) {
-  static const kedge_sampling greedy;
-  const uint32_t V = m->base.model->config.vocab_size;
-  int32_t id;
-  double sum = 0;
-  KEDGE_TRY(kedge_sample(logits, V, &greedy, 0, &id));
-  for (uint32_t v = 0; v < V; v++) sum += exp((double)logits[v] - (double)logits[id]);
-  *most = id == label;
-  *nll = log(sum) + (double)logits[id] - (double)logits[label];
-  return isfinite(*nll) ? KEDGE_OK : kedge_fail(KEDGE_ERR_NUMERIC, "a token has no likelihood");
-}
-
 /* Adds the answers of a pass whose hidden rows are read. */
 static kedge_status score(const measuring *m, const side *s, const kedge_micro_batch *mb,
                           kedge_selection_numbers *to) {
+  static const kedge_sampling greedy;
   const uint32_t V = s->model->config.vocab_size;
   uint32_t rows[HEAD_ROWS], sample = UINT32_MAX;
   bool right = false;
@@ -125,14 +115,17 @@ static kedge_status score(const measuring *m, const side *s, const kedge_micro_b
     for (uint32_t i = 0; i < count; i++)
       memcpy(m->rows_RD + i * m->width, m->hidden_TD + rows[i] * m->width, m->width);
     memset(m->rows_RD + count * m->width, 0, (HEAD_ROWS - count) * m->width);
-    if (count) KEDGE_TRY(kedge_head_run(s->head, m->rows_RD, m->logits_RV));
+    if (count) KEDGE_TRY(kedge_head_run(s->head, m->rows_RD, m->logits_RV, m->log_sums_R));
     for (uint32_t i = 0; i < count; i++) {
       const uint32_t of = (uint32_t)mb->spans_T[rows[i]] / 2;
-      bool most;
-      double nll;
-      KEDGE_TRY(score_row(m, m->logits_RV + (size_t)i * V, mb->labels_T[rows[i]], &most, &nll));
+      const float *logits = m->logits_RV + (size_t)i * V;
+      const int32_t label = mb->labels_T[rows[i]];
+      int32_t most;
+      KEDGE_TRY(kedge_sample(logits, V, &greedy, 0, &most));
+      const double nll = (double)m->log_sums_R[i] - (double)logits[label];
+      if (!isfinite(nll)) return kedge_fail(KEDGE_ERR_NUMERIC, "a token has no likelihood");
       if (of != sample) to->right += right;
-      right = (of != sample || right) && most;
+      right = (of != sample || right) && most == label;
       sample = of;
       to->nll += nll;
     }
@@ -244,6 +237,7 @@ kedge_status kedge_selection_measure(const kedge_model *base, const kedge_model 
   kedge_free(m.hidden_TD);
   kedge_free(m.rows_RD);
   kedge_free(m.logits_RV);
+  kedge_free(m.log_sums_R);
   if (status != KEDGE_OK) kedge_selection_destroy(selection);
   return status;
 }
