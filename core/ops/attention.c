@@ -314,7 +314,7 @@ KEDGE_KERNEL(attention_grad) {
 #include "core/op.h"
 #include "tests/support/cases.h"
 
-enum { MAX_TOKENS = 400 };
+enum { MAX_TOKENS = 640 };
 
 /* rope: [T,H*d] at `offset` columns into wider rows (0 and no more columns: dense). */
 static void rope_of(kedge_case *c, uint32_t tokens, kedge_rope_options options, uint32_t dim, uint32_t offset,
@@ -417,6 +417,9 @@ static const attention_case blocks = {.tokens = 300,
                                       .dim_v = 12,
                                       .lengths = {70, 1, 150, 40},
                                       .windows = true};
+/* Longer than what a tuned kernel keeps in one task, beside a short one. */
+static const attention_case lengthy = {
+    .tokens = 620, .heads = 2, .kv_heads = 1, .dim_qk = 4, .dim_v = 2, .lengths = {47, 570}};
 static void attention_grouped(kedge_case *c) {
   attention_of(c, grouped, false);
 }
@@ -434,6 +437,9 @@ static void attention_steep(kedge_case *c) {
 }
 static void attention_blocks(kedge_case *c) {
   attention_of(c, blocks, true);
+}
+static void attention_lengthy(kedge_case *c) {
+  attention_of(c, lengthy, true);
 }
 static void attention_bad_heads(kedge_case *c) {
   attention_of(
@@ -453,6 +459,7 @@ KEDGE_CASES(attention) = {
     {"no sequence", attention_outside, .rejects = NULL},
     {"large scores", attention_steep, .f32 = 1e-5},
     {"sequences across blocks", attention_blocks, .f32 = 5e-6},
+    {"a long sequence", attention_lengthy, .f32 = 5e-6},
     {"heads that do not divide", attention_bad_heads, .rejects = "multiple of key/value heads"},
     {"keys of another width", attention_bad_keys, .rejects = "width of the keys"},
     {0}};
@@ -485,6 +492,9 @@ static void attention_grad_steep(kedge_case *c) {
 static void attention_grad_blocks(kedge_case *c) {
   attention_grad_of(c, blocks, false);
 }
+static void attention_grad_lengthy(kedge_case *c) {
+  attention_grad_of(c, lengthy, false);
+}
 static void attention_grad_bad(kedge_case *c) {
   attention_grad_of(c, grouped, true);
 }
@@ -494,6 +504,7 @@ KEDGE_CASES(attention_grad) = {
     {"no sequence", attention_grad_outside, .rejects = NULL},
     {"large scores", attention_grad_steep, .f32 = 1e-4, .bf16 = 3e-2},
     {"sequences across blocks", attention_grad_blocks, .f32 = 2e-5, .bf16 = 2e-2},
+    {"a long sequence", attention_grad_lengthy, .f32 = 2e-5, .bf16 = 2e-2},
     {"gradient of another width", attention_grad_bad, .rejects = "gradient of the attention output"},
     {0}};
 
