@@ -6,7 +6,7 @@
  * AMX:
  *
  *   A  slivers of MR rows; a sliver is [MR][KC] words, or [KC][MR] where the rows are columns in memory
- *   B  slivers of NR columns; a sliver is [KC][NR] words
+ *   B  slivers of NR columns; a sliver is [words of the panel][NR] words
  *
  * Rows, columns and words past the end are zeros, so that no kernel reads past an operand. The kernels
  * themselves are in gemm_vector.h and gemm_amx.h.
@@ -24,9 +24,9 @@ enum { KEDGE_UNIT = 2 }; /* elements of a word */
 enum { KEDGE_UNIT = 1 };
 #endif
 
-/* A panel's inner dimension in words; a block of the result. The blocks of both operands stay in a cache of a
- * MiB. */
-enum { KEDGE_KC = 256, KEDGE_MC = 256, KEDGE_NC = 512 };
+/* A panel's inner dimension in words; the largest block of the result. The panel of B stays in a cache of a
+ * MiB, of A a sliver at a time stays in the first one. */
+enum { KEDGE_KC = 256, KEDGE_MC = 512, KEDGE_NC = 512 };
 
 #if defined(KEDGE_AMX)
 #include "backends/cpu/kernels/gemm_amx.h"
@@ -87,13 +87,13 @@ static inline void kedge__words_across(uint32_t *restrict to, const kedge_x *fir
 #endif
 }
 
-/* to[j][i] = from[i][j] for 16 x 16 words. */
-static inline void kedge__transpose_16(uint32_t *restrict to, size_t to_pitch, const uint32_t *restrict from,
-                                       size_t from_pitch) {
+/* to[j][i] = from[i][j] for 16 x 16 words; rows of `from` follow each other by from_bytes. */
+static inline void kedge__transpose_16(uint32_t *restrict to, size_t to_pitch, const void *restrict from,
+                                       size_t from_bytes) {
 #if defined(__AVX512F__)
   typedef uint32_t v __attribute__((vector_size(64)));
   v x[16], y[16];
-  for (int i = 0; i < 16; i++) memcpy(&x[i], from + (size_t)i * from_pitch, 64);
+  for (int i = 0; i < 16; i++) memcpy(&x[i], (const char *)from + (size_t)i * from_bytes, 64);
 #define KEDGE_MIX(o, a, b, ...) o = __builtin_shufflevector(a, b, __VA_ARGS__)
   for (int i = 0; i < 8; i++) {
     KEDGE_MIX(y[i], x[2 * i], x[2 * i + 1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30);
@@ -127,7 +127,8 @@ static inline void kedge__transpose_16(uint32_t *restrict to, size_t to_pitch, c
 #undef KEDGE_MIX
 #else
   for (size_t i = 0; i < 16; i++)
-    for (size_t j = 0; j < 16; j++) to[j * to_pitch + i] = from[i * from_pitch + j];
+    for (size_t j = 0; j < 16; j++)
+      memcpy(&to[j * to_pitch + i], (const char *)from + i * from_bytes + 4 * j, sizeof *to);
 #endif
 }
 
@@ -194,41 +195,72 @@ static inline void kedge__pack_a(const kedge_product *p, size_t i0, size_t m, si
   }
 }
 
-/* 16 columns of op(B) whose elements follow each other in memory. */
+/* 16 columns of op(B) whose elements follow each other in memory. Where those are words already, and all are
+ * there, they are turned from where they lie. */
 static inline void kedge__turn_columns(const kedge_product *p, size_t j, size_t n, size_t q, size_t k,
                                        uint32_t *to) {
   uint32_t block[16 * 16];
+  const bool words = sizeof(kedge_x) * KEDGE_UNIT == sizeof *to && n == 16 && !p->b.slots;
   if (n < 16) memset(block, 0, sizeof block);
   for (size_t e = 0; e < k; e += 16 * KEDGE_UNIT, to += 16 * KEDGE_NR) {
     const size_t some = kedge__min(16 * KEDGE_UNIT, k - e);
+    if (words && some == 16 * KEDGE_UNIT) {
+      kedge__transpose_16(to, KEDGE_NR, p->b.data + j * p->b.pitch + q + e, p->b.pitch * sizeof(kedge_x));
+      continue;
+    }
     for (size_t i = 0; i < n; i++)
       if (some == 16 * KEDGE_UNIT)
         kedge__words_along(block + i * 16, kedge__operand_row(&p->b, j + i) + q + e, 16 * KEDGE_UNIT, 16);
       else
         kedge__words_along(block + i * 16, kedge__operand_row(&p->b, j + i) + q + e, some, 16);
-    kedge__transpose_16(to, KEDGE_NR, block, 16);
+    kedge__transpose_16(to, KEDGE_NR, block, 16 * sizeof *block);
   }
+}
+
+/* Of op(B) whose elements stand below each other: the columns [h, n) after column j, words from `word` on,
+ * with zeros where there is nothing. */
+static inline void kedge__pack_edge(const kedge_x *const *rows_k, size_t j, size_t h, size_t n, size_t k,
+                                    size_t word, uint32_t *to) {
+  const size_t words = kedge__words(k), sliver = KEDGE_PADDED(words) * KEDGE_NR;
+  for (; h < kedge__blocks(n, KEDGE_NR) * KEDGE_NR; h += 16)
+    for (size_t w = word; w < KEDGE_PADDED(words); w++) {
+      const size_t cols = h < n ? kedge__min(16, n - h) : 0;
+      uint32_t *at = to + h / KEDGE_NR * sliver + w * KEDGE_NR + h % KEDGE_NR;
+      if (cols < 16 || w >= words) memset(at, 0, 16 * sizeof *at);
+      if (cols && w < words) kedge__across(at, rows_k, w, k, j + h, cols, cols == 16);
+    }
+}
+
+/* The columns [j, j + n), up to a few slivers, which share the reading of a row. */
+static inline void kedge__pack_across(const kedge_x *const *rows_k, size_t j, size_t n, size_t k,
+                                      uint32_t *to) {
+  const size_t slivers = n / KEDGE_NR, words = k / KEDGE_UNIT,
+               sliver = KEDGE_PADDED(kedge__words(k)) * KEDGE_NR;
+  for (size_t w = 0; w < words; w++) {
+    const kedge_x *first = rows_k[w * KEDGE_UNIT] + j, *next = rows_k[w * KEDGE_UNIT + KEDGE_UNIT - 1] + j;
+    for (size_t i = 0; i < slivers; i++)
+      kedge__words_across(to + i * sliver + w * KEDGE_NR, first + i * KEDGE_NR, next + i * KEDGE_NR,
+                          KEDGE_NR);
+  }
+  if (words < KEDGE_PADDED(kedge__words(k))) kedge__pack_edge(rows_k, j, 0, slivers * KEDGE_NR, k, words, to);
+  if (slivers * KEDGE_NR < n) kedge__pack_edge(rows_k, j, slivers * KEDGE_NR, n, k, 0, to);
 }
 
 /* Columns [j0, j0 + n) of op(B), elements [q, q + k) of each. */
 static inline void kedge__pack_b(const kedge_product *p, size_t j0, size_t n, size_t q, size_t k,
                                  uint32_t *to) {
-  const size_t words = kedge__words(k);
+  enum { TOGETHER = 4 }; /* slivers that share the reading of a row */
+  const size_t sliver = KEDGE_PADDED(kedge__words(k)) * KEDGE_NR;
+  if (p->trans_b) {
+    for (size_t j = 0; j < n; j += KEDGE_NR, to += sliver)
+      for (size_t h = 0; h < KEDGE_NR; h += 16)
+        kedge__turn_columns(p, j0 + j + h, j + h < n ? kedge__min(16, n - j - h) : 0, q, k, to + h);
+    return;
+  }
   const kedge_x *rows_k[KEDGE_KC * KEDGE_UNIT];
-  if (!p->trans_b) kedge__rows_of(&p->b, q, k, rows_k);
-  for (size_t j = 0; j < n; j += KEDGE_NR, to += KEDGE_KC * KEDGE_NR)
-    for (size_t h = 0; h < KEDGE_NR; h += 16) {
-      const size_t cols = j + h < n ? kedge__min(16, n - j - h) : 0;
-      if (p->trans_b) {
-        kedge__turn_columns(p, j0 + j + h, cols, q, k, to + h);
-        continue;
-      }
-      for (size_t w = 0; w < KEDGE_PADDED(words); w++) {
-        uint32_t *word = to + w * KEDGE_NR + h;
-        if (cols < 16 || w >= words) memset(word, 0, 16 * sizeof *word);
-        if (cols && w < words) kedge__across(word, rows_k, w, k, j0 + j + h, cols, cols == 16);
-      }
-    }
+  kedge__rows_of(&p->b, q, k, rows_k);
+  for (size_t j = 0; j < n; j += TOGETHER * KEDGE_NR, to += TOGETHER * sliver)
+    kedge__pack_across(rows_k, j0 + j, kedge__min(TOGETHER * KEDGE_NR, n - j), k, to);
 }
 
 /* ---- Blocks
@@ -253,7 +285,7 @@ static inline void kedge__multiply_panels(const kedge_target *t, size_t m, size_
     for (size_t j = 0; j < n; j += KEDGE_NR) {
       const size_t cols = kedge__min(KEDGE_NR, n - j);
       float *c = t->c + row * t->c_pitch + j;
-      const uint32_t *sliver = b + j * KEDGE_KC;
+      const uint32_t *sliver = b + j * KEDGE_PADDED(words);
       if (!narrow && cols == KEDGE_NR) {
         kedge__micro(rows, words, a, trans_a, sliver, add ? c : NULL, t->c_pitch, c, t->c_pitch);
         continue;

@@ -19,8 +19,8 @@ static inline void kedge__micro_end(void) {
   kedge__amx_end();
 }
 
-static inline void kedge__transpose_16(uint32_t *restrict to, size_t to_pitch, const uint32_t *restrict from,
-                                       size_t from_pitch);
+static inline void kedge__transpose_16(uint32_t *restrict to, size_t to_pitch, const void *restrict from,
+                                       size_t from_bytes);
 
 /* A sliver that was packed as [words][MR] becomes [MR][KC]. Both fill the same room, so it goes by way of a
  * copy. */
@@ -30,7 +30,8 @@ static inline void kedge__turn_sliver(uint32_t *sliver, size_t words) {
   memset(copy + words * KEDGE_MR, 0, (KEDGE_PADDED(words) - words) * KEDGE_MR * sizeof *copy);
   for (size_t w = 0; w < KEDGE_PADDED(words); w += 16)
     for (size_t h = 0; h < KEDGE_MR; h += 16)
-      kedge__transpose_16(sliver + h * KEDGE_KC + w, KEDGE_KC, copy + w * KEDGE_MR + h, KEDGE_MR);
+      kedge__transpose_16(sliver + h * KEDGE_KC + w, KEDGE_KC, copy + w * KEDGE_MR + h,
+                          KEDGE_MR * sizeof *copy);
 }
 
 /* Rows that are not there. */

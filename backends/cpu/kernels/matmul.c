@@ -9,8 +9,34 @@
 #include "backends/cpu/kernels/gemm.h"
 #include "backends/cpu/kernels/panel.h"
 
-/* Up to so many rows a block is a few dot products instead. */
+/* Up to so many rows a product is a few dot products instead. */
 enum { FEW = 8 };
+
+#if defined(KEDGE_STORAGE_F32) && !defined(__AVX2__)
+#define KEDGE_BY_OPENBLAS 1
+#endif
+
+/* How many rows a block may have. Packed panels sum every element in the same order whatever a block holds,
+ * so blocks can be as large as the panels, which packs the other operand less often, or, where there are many
+ * threads, as small as it takes for each to find some. OpenBLAS gets blocks fixed by shape. `others`: blocks
+ * beside each block of rows. */
+static size_t block_rows(const kedge_call *call, size_t rows, size_t others) {
+#if defined(KEDGE_BY_OPENBLAS)
+  (void)call, (void)rows, (void)others;
+  return 256;
+#else
+  enum { LEAST = 64, EACH = 4 }; /* rows; blocks a thread */
+  if (call->threads == 1) return KEDGE_MC;
+  const size_t share = rows * others / (EACH * (size_t)call->threads);
+  return share < LEAST ? LEAST : kedge__min(share, KEDGE_MC);
+#endif
+}
+
+/* Rows of each block but the last, of `rows` cut into as few as `most` allows, about equal, whole slivers. */
+static size_t even_rows(size_t rows, size_t most) {
+  const size_t each = kedge__blocks(rows, kedge__blocks(rows, most));
+  return kedge__min(kedge__blocks(each, KEDGE_MR) * KEDGE_MR, most);
+}
 
 /* The operand from its row `row` on. */
 static kedge_operand from_row(kedge_operand m, size_t row) {
@@ -54,15 +80,15 @@ static void dot_block(const kedge_product *p, size_t i0, size_t m, size_t j0, si
   }
 }
 
-/* The block [i0, i0 + m) x [j0, j0 + n) of a product into an f32 or bf16 result y. Packed panels sum every
- * element in the same order whatever m is; dot products sum in another one. */
-static void block_into(const kedge_product *p, size_t i0, size_t m, size_t j0, size_t n, void *y, bool bf16,
-                       size_t pitch, bool rowwise, uint32_t *scratch) {
+/* The block [i0, i0 + m) x [j0, j0 + n) of a product of `rows` rows into an f32 or bf16 result y. Few rows
+ * are summed in another order than many, unless `rowwise`. */
+static void block_into(const kedge_product *p, size_t rows, size_t i0, size_t m, size_t j0, size_t n, void *y,
+                       bool bf16, size_t pitch, bool rowwise, uint32_t *scratch) {
   kedge_target t = {(float *)y + i0 * pitch + j0, NULL, pitch, pitch};
   if (bf16)
     t = (kedge_target){(float *)(void *)(scratch + KEDGE_A_WORDS + KEDGE_B_WORDS),
                        (uint16_t *)y + i0 * pitch + j0, KEDGE_NC, pitch};
-#if defined(KEDGE_STORAGE_F32) && !defined(__AVX2__)
+#if defined(KEDGE_BY_OPENBLAS)
   if (!rowwise && !p->a.slots && !p->b.slots) {
     const kedge_x *a = p->a.data + i0 * (p->trans_a ? 1 : p->a.pitch),
                   *b = p->b.data + j0 * (p->trans_b ? p->b.pitch : 1);
@@ -71,7 +97,7 @@ static void block_into(const kedge_product *p, size_t i0, size_t m, size_t j0, s
     return;
   }
 #endif
-  if (m > FEW || rowwise || p->trans_a || !p->trans_b) {
+  if (rows > FEW || rowwise || p->trans_a || !p->trans_b) {
     kedge__gemm_block(p, i0, m, j0, n, &t, false, scratch);
     return;
   }
@@ -101,26 +127,32 @@ KEDGE_KERNEL(matmul) {
                            a->trans_a,
                            a->trans_b,
                            a->k};
-  size_t columns = kedge__blocks(a->n, KEDGE_NC), tiles = kedge__blocks(a->m, KEDGE_MC) * columns;
+  const size_t columns = kedge__blocks(a->n, KEDGE_NC);
+  const size_t each = a->m ? even_rows(a->m, block_rows(call, a->m, columns)) : 1;
+  const size_t tiles = kedge__blocks(a->m, each) * columns;
   bool bf16 = call->out[0].dtype == KEDGE_BF16;
   KEDGE_PARALLEL_BLOCKS(tiles)
   for (size_t t = 0; t < tiles; t++) {
-    size_t i0 = t / columns * KEDGE_MC, j0 = t % columns * KEDGE_NC;
-    block_into(&p, i0, kedge__min(KEDGE_MC, a->m - i0), j0, kedge__min(KEDGE_NC, a->n - j0),
+    size_t i0 = t / columns * each, j0 = t % columns * KEDGE_NC;
+    block_into(&p, a->m, i0, kedge__min(each, a->m - i0), j0, kedge__min(KEDGE_NC, a->n - j0),
                call->out[0].data, bf16, a->n, call->rowwise, thread_scratch(call));
   }
 }
 
-/* Row block `index` of all the experts' row blocks: its expert, which holds it from its row *first on. */
-static size_t find_block(const int32_t *offsets, size_t index, size_t *first) {
-  size_t e = 0;
-  for (;; e++) {
-    size_t blocks = kedge__blocks((size_t)(offsets[e + 1] - offsets[e]), KEDGE_MC);
-    if (index < blocks) break;
+/* Blocks of an expert's rows, up to `most` each. */
+static size_t expert_blocks(const int32_t *offsets, size_t e, size_t most) {
+  const size_t rows = (size_t)(offsets[e + 1] - offsets[e]);
+  return rows ? kedge__blocks(rows, even_rows(rows, most)) : 0;
+}
+
+/* Row block `index` of all the experts' row blocks: its expert, and which of the expert's blocks it is. */
+static size_t find_block(const int32_t *offsets, size_t index, size_t most, size_t *block) {
+  for (size_t e = 0;; e++) {
+    const size_t blocks = expert_blocks(offsets, e, most);
+    *block = index;
+    if (index < blocks) return e;
     index -= blocks;
   }
-  *first = index * KEDGE_MC;
-  return e;
 }
 
 KEDGE_KERNEL(grouped_matmul) {
@@ -128,18 +160,19 @@ KEDGE_KERNEL(grouped_matmul) {
   const int32_t *slots = KEDGE_IN_I(2), *offsets = KEDGE_IN_I(3);
   const kedge_operand x = {KEDGE_IN_X(0), call->in[0].pitch, a->gather ? slots : NULL, a->topk};
   size_t columns = kedge__blocks(a->n, KEDGE_NC), blocks = 0, valid = (size_t)offsets[a->experts];
-  for (size_t e = 0; e < a->experts; e++)
-    blocks += kedge__blocks((size_t)(offsets[e + 1] - offsets[e]), KEDGE_MC);
+  const size_t most = block_rows(call, valid, columns);
+  for (size_t e = 0; e < a->experts; e++) blocks += expert_blocks(offsets, e, most);
   kedge_x *y = KEDGE_OUT_X(0);
   KEDGE_PARALLEL_BLOCKS(blocks * columns)
   for (size_t t = 0; t < blocks * columns; t++) {
-    size_t i0, j0 = t % columns * KEDGE_NC, e = find_block(offsets, t / columns, &i0);
-    size_t first = (size_t)offsets[e], rows = (size_t)offsets[e + 1] - first;
+    size_t block, j0 = t % columns * KEDGE_NC, e = find_block(offsets, t / columns, most, &block);
+    size_t first = (size_t)offsets[e], rows = (size_t)offsets[e + 1] - first, each = even_rows(rows, most),
+           i0 = block * each;
     const kedge_x *w = call->in[1].parts ? call->in[1].parts[e] : KEDGE_IN_X(1) + e * a->n * a->k;
     const kedge_product p = {
         from_row(x, first), {w, a->trans_w ? a->k : a->n, NULL, 1}, false, a->trans_w, a->k};
-    block_into(&p, i0, kedge__min(KEDGE_MC, rows - i0), j0, kedge__min(KEDGE_NC, a->n - j0), y + first * a->n,
-               sizeof(kedge_x) == 2, a->n, call->rowwise, thread_scratch(call));
+    block_into(&p, rows, i0, kedge__min(each, rows - i0), j0, kedge__min(KEDGE_NC, a->n - j0),
+               y + first * a->n, sizeof(kedge_x) == 2, a->n, call->rowwise, thread_scratch(call));
   }
   memset(y + valid * a->n, 0, (a->rows - valid) * a->n * sizeof *y);
 }
@@ -149,16 +182,18 @@ KEDGE_KERNEL(grouped_wgrad) {
   const int32_t *slots = KEDGE_IN_I(2), *offsets = KEDGE_IN_I(3);
   const kedge_operand dy = {KEDGE_IN_X(0), call->in[0].pitch, a->gather_dy ? slots : NULL, a->topk};
   const kedge_operand x = {KEDGE_IN_X(1), call->in[1].pitch, a->gather_x ? slots : NULL, a->topk};
-  size_t columns = kedge__blocks(a->k, KEDGE_NC), tiles = kedge__blocks(a->n, KEDGE_MC) * columns;
+  const size_t columns = kedge__blocks(a->k, KEDGE_NC),
+               each = even_rows(a->n, block_rows(call, a->n, a->experts * columns)),
+               tiles = kedge__blocks(a->n, each) * columns;
   KEDGE_PARALLEL_BLOCKS(a->experts * tiles)
   for (size_t t = 0; t < a->experts * tiles; t++) {
-    size_t e = t / tiles, i0 = t % tiles / columns * KEDGE_MC, j0 = t % columns * KEDGE_NC;
-    size_t m = kedge__min(KEDGE_MC, a->n - i0), n = kedge__min(KEDGE_NC, a->k - j0);
+    size_t e = t / tiles, i0 = t % tiles / columns * each, j0 = t % columns * KEDGE_NC;
+    size_t m = kedge__min(each, a->n - i0), n = kedge__min(KEDGE_NC, a->k - j0);
     float *dw = KEDGE_OUT_F(0) + e * a->n * a->k;
     size_t first = (size_t)offsets[e], rows = (size_t)offsets[e + 1] - first;
     const kedge_product p = {from_row(dy, first), from_row(x, first), true, false, rows};
     if (rows)
-      block_into(&p, i0, m, j0, n, dw, false, a->k, false, thread_scratch(call));
+      block_into(&p, a->n, i0, m, j0, n, dw, false, a->k, false, thread_scratch(call));
     else
       for (size_t i = i0; i < i0 + m; i++) memset(dw + i * a->k + j0, 0, n * sizeof *dw);
   }

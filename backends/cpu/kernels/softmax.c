@@ -10,7 +10,7 @@
 #include "backends/cpu/kernels/panel.h"
 #include "backends/cpu/kernels/vexp.h"
 
-enum { PANEL = 1024, CHUNK = 2048, ROWS = KEDGE_MC, WORDS = KEDGE_NC, COLS = 256 };
+enum { PANEL = 1024, CHUNK = 2048, ROWS = 256, WORDS = KEDGE_NC, COLS = 256 };
 
 /* Indices of the tokens with a label. */
 static size_t labelled(const int32_t *labels, size_t tokens, int32_t *chosen) {
