@@ -107,6 +107,8 @@ static void test_edges(void **state) {
   assert_true(e.t_low == 1 && e.t_p == 0 && e.wide_low == 1);
   ok(kedge_estimate_mean((double[]){0, 0}, (uint32_t[]){1, 1}, 2, &e));
   assert_true(e.p == 1 && e.t_p == 1 && e.p_both == 1);
+  ok(kedge_estimate_mean((double[]){2}, (uint32_t[]){1}, 1, &e));
+  assert_true(e.mean == 2 && isnan(e.low) && isnan(e.p) && isnan(e.p_both));
   double adjusted[2];
   ok(kedge_holm((double[]){NAN, 0.04}, 2, adjusted));
   assert_true(isnan(adjusted[0]) && adjusted[1] == 0.04);

@@ -236,7 +236,7 @@ static void test_bad_labs(void **state) {
       {"{\"kedge_lab\":1," SFT ",\"domains\":[]}", "came an empty one"},
       {"{\"kedge_lab\":1," SFT ",\"domains\":[{}]}", "\"domains\": entry 0"},
       {"{\"kedge_lab\":1," SFT ",\"domains\":[\"facts\"],\"splits\":[\"arithS\"]}", "none of the domains"},
-      {"{\"kedge_lab\":1," SFT "," NAMES ",\"primary\":[[\"rpb\",\"sft\"]]}", "\"primary\": entry 0"},
+      {"{\"kedge_lab\":1," SFT "," NAMES ",\"primary\":[[\"sft\",3]]}", "\"primary\": entry 0"},
       {"{\"kedge_lab\":1," SFT "," NAMES ",\"cells_expected\":\"many\"}",
        "expected a number, came a string"}};
   test_kedge_expect("report absent", 2, "absent/lab.json");

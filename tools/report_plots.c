@@ -37,6 +37,14 @@ void report_plot_axis(plot *p, char which, const char *title) {
   plot_add(p, " tc rgb \"" REPORT_GREY "\"\n");
 }
 
+void report_plot_ticks(plot *p, double low, double high) {
+  enum { TICKS = 6 };
+  if (!(high > low)) return;
+  double step = pow(10, floor(log10((high - low) / TICKS)));
+  while ((high - low) / step > TICKS) step *= (high - low) / step > 2.5 * TICKS ? 5 : 2;
+  plot_add(p, "set xtics %.6g\n", step);
+}
+
 void report_plot_end(report_page *page, plot *p, const char *name, const char *caption) {
   const kedge_status status = plot_end(p);
   if (page->doc.status == KEDGE_OK) page->doc.status = status;
@@ -107,6 +115,7 @@ static void add_row_labels(const report_page *page, const kedge_view *view, cons
 }
 
 static void add_rows(const kedge_view *view, const rows_plot *r, plot *p) {
+  double low = INFINITY, high = -INFINITY;
   for (uint32_t s = 0; s < r->count; s++) {
     uint32_t row = 0;
     plot_add(p, "$s%u << EOD\n", s);
@@ -114,13 +123,18 @@ static void add_rows(const kedge_view *view, const rows_plot *r, plot *p) {
       const uint32_t c = row_condition(r, i);
       if (!row_known(view, r, c)) continue;
       const kedge_estimate *e = r->get(view, c, r->series[s].measure);
-      if (e->values)
-        plot_add(p, "%.6g %.6g %.6g %.2f\n", r->scale * e->mean, r->scale * e->low, r->scale * e->high,
+      if (e->values) {
+        /* One value has no interval. */
+        const double first = fmin(e->mean, e->low) * r->scale, last = fmax(e->mean, e->high) * r->scale;
+        plot_add(p, "%.6g %.6g %.6g %.2f\n", r->scale * e->mean, first, last,
                  row + 0.24 * (s - (r->count - 1) / 2.0));
+        low = fmin(low, first), high = fmax(high, last);
+      }
       row++;
     }
     plot_add(p, "nan nan nan nan\nEOD\n");
   }
+  report_plot_ticks(p, low, high);
 }
 
 static void draw_rows(report_page *page, const kedge_view *view, const rows_plot *r) {
@@ -134,6 +148,7 @@ static void draw_rows(report_page *page, const kedge_view *view, const rows_plot
     add_rows(view, r, &p);
     add_row_labels(page, view, r, &p);
     report_plot_axis(&p, 'x', r->x);
+    plot_add(&p, "set offsets graph 0.04, graph 0.04, 0, 0\n");
     if (r->zero)
       plot_add(&p, "set arrow from 0,graph 0 to 0,graph 1 nohead lc rgb \"" REPORT_GREY "\" lw 1.2\n");
     plot_add(&p, "plot ");
@@ -208,13 +223,16 @@ static bool scatter_knows(const kedge_view *view, uint32_t condition, kedge_meas
 }
 
 static void add_scatter(const kedge_view *view, kedge_measure measure, uint32_t conditions, plot *p) {
+  double low = INFINITY, high = -INFINITY;
   for (uint32_t c = 0; c < conditions; c++) {
     const kedge_estimate *x = kedge_view_mean(view, c, measure);
     const kedge_estimate *y = kedge_view_mean(view, c, KEDGE_MEASURE_OOD);
-    if (scatter_knows(view, c, measure))
-      plot_add(p, "$c%u << EOD\n%.6g %.6g %.6g %.6g\nEOD\n", c, x->mean, 100 * y->mean, 100 * y->low,
-               100 * y->high);
+    if (!scatter_knows(view, c, measure)) continue;
+    low = fmin(low, x->mean), high = fmax(high, x->mean);
+    plot_add(p, "$c%u << EOD\n%.6g %.6g %.6g %.6g\nEOD\n", c, x->mean, 100 * y->mean, 100 * y->low,
+             100 * y->high);
   }
+  report_plot_ticks(p, low, high);
 }
 
 void report_plot_scatter(report_page *page, const kedge_view *view, kedge_measure measure) {
@@ -259,8 +277,8 @@ static void add_sweep_points(plot *p, const kedge_view *view, const report_sweep
     for (uint32_t i = 0; i < sweep->count; i++) {
       const kedge_estimate *e = &kedge_view_contrast(view, sweep->conditions[i], measures[m])->e;
       if (e->values)
-        plot_add(p, "%g %.6g %.6g %.6g\n", i + 1 + (m ? 0.06 : -0.06), 100 * e->mean, 100 * e->low,
-                 100 * e->high);
+        plot_add(p, "%g %.6g %.6g %.6g\n", i + 1 + (m ? 0.06 : -0.06), 100 * e->mean,
+                 100 * fmin(e->mean, e->low), 100 * fmax(e->mean, e->high));
     }
     plot_add(p, "EOD\n");
   }

@@ -20,6 +20,8 @@ extern const char *const report_colours[REPORT_COLOURS];
 /* Begins plots/<name>.svg of that height; false, with nothing to end, where no figures are drawn. */
 bool report_plot_begin(report_page *page, plot *p, const char *name, unsigned height);
 void report_plot_axis(plot *p, char which, const char *title);
+/* Ticks of the x axis for values from `low` to `high`, few enough to stand beside each other. */
+void report_plot_ticks(plot *p, double low, double high);
 /* Draws it and puts it on the page. */
 void report_plot_end(report_page *page, plot *p, const char *name, const char *caption);
 

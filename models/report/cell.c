@@ -302,7 +302,7 @@ static kedge_status read_settings(const reader *r, const json_t *root) {
   if (!settings || r->cell->condition == KEDGE_STUDY_NONE) return KEDGE_OK;
   kedge_study_condition *c = &r->study->conditions[r->cell->condition];
   if (c->settings) return KEDGE_OK;
-  char *text = json_dumps(settings, JSON_INDENT(2));
+  char *text = json_dumps(settings, JSON_INDENT(2) | JSON_REAL_PRECISION(10));
   c->settings = text ? kedge_strdup(text) : NULL;
   free(text);
   return c->settings ? KEDGE_OK : KEDGE_ERR_MEMORY;

@@ -147,8 +147,9 @@ static char *what_was_claimed(const kedge_analysis *a) {
   if (rpb != KEDGE_STUDY_NONE) {
     const kedge_estimate *e = &kedge_view_contrast(v, rpb, KEDGE_MEASURE_TOPK)->e;
     if (e->values)
-      say(&w, kedge_format("; RPB keeps %+.1f points [%.1f, %.1f] of top-k overlap with the base against SFT",
-                           100 * e->mean, 100 * e->low, 100 * e->high));
+      say(&w,
+          kedge_format("; RPB's top-k overlap with the base differs from SFT's by %+.1f points [%.1f, %.1f]",
+                       100 * e->mean, 100 * e->low, 100 * e->high));
   }
   say(&w, kedge_format("."));
   return w.text;

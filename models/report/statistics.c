@@ -168,7 +168,7 @@ kedge_status kedge_estimate_mean(const double *values, const uint32_t *counts, u
   if (status == KEDGE_OK && used) {
     estimate->bases = used, estimate->values = starts[used];
     estimate->mean = mean_of(means, used);
-    bootstrap(values, starts, used, means + used, estimate);
+    if (estimate->values > 1) bootstrap(values, starts, used, means + used, estimate);
     student(means, used, estimate);
   }
   kedge_free(starts);

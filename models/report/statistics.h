@@ -15,7 +15,8 @@ enum { KEDGE_RESAMPLES = 10000 };
  *
  *   mean        mean over bases of the mean over a base's values
  *   low, high   percentile bootstrap, 2.5 % and 97.5 %: bases are drawn with replacement, then within each
- *               drawn base its values; order statistics are interpolated linearly
+ *               drawn base its values; order statistics are interpolated linearly;
+ *               undefined for one value
  *   p           2 (1 + min(#{m* <= 0}, #{m* >= 0})) / (1 + KEDGE_RESAMPLES), at most 1
  *   t_low, ...  Student's over the means of bases, bases - 1 degrees of freedom: undefined for one base
  *

@@ -165,13 +165,16 @@ static kedge_status read_primary(kedge_study *study, const json_t *lab, const ch
   if (!study->primary) return KEDGE_ERR_MEMORY;
   json_array_foreach(list, index, item) {
     uint32_t pair[2];
+    bool known = true;
     for (size_t side = 0; side < 2; side++) {
       const char *name = json_string_value(json_array_get(item, side));
-      pair[side] = name ? kedge_study_condition_find(study, name) : KEDGE_STUDY_NONE;
-      if (pair[side] == KEDGE_STUDY_NONE)
+      if (!name)
         return kedge_fail(KEDGE_ERR_FORMAT, "%s: \"primary\": entry %zu: expected names of two conditions",
                           where, index);
+      pair[side] = kedge_study_condition_find(study, name);
+      known = known && pair[side] != KEDGE_STUDY_NONE;
     }
+    if (!known) continue; /* of conditions that this preset leaves out */
     memcpy(study->primary[study->primary_count++], pair, sizeof pair);
   }
   return KEDGE_OK;
@@ -213,7 +216,7 @@ static kedge_status read_lab(kedge_study *study, const json_t *lab, const char *
     KEDGE_TRY(kedge__names_add(&study->keys, study->shifts.at[s], &at));
   }
   if (json_is_object(json_object_get(lab, "protocol"))) {
-    char *text = json_dumps(json_object_get(lab, "protocol"), JSON_INDENT(2));
+    char *text = json_dumps(json_object_get(lab, "protocol"), JSON_INDENT(2) | JSON_REAL_PRECISION(10));
     study->protocol = text ? kedge_strdup(text) : NULL;
     free(text);
     if (!study->protocol) return KEDGE_ERR_MEMORY;
