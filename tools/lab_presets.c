@@ -31,7 +31,7 @@ static const lab_size sizes[] = {
 
 /* brief and tiny are those of the demonstration and of tests. */
 static const lab_arm arms[] = {
-    {"short", 300, 2e-4}, {"long", 1200, 1e-4}, {"brief", 150, 3e-4}, {"tiny", 12, 1e-3}};
+    {"short", 300, 2e-4}, {"long", 1200, 1e-4}, {"brief", 150, 5e-4}, {"tiny", 12, 1e-3}};
 
 static const lab_preset presets[] = {
     {.name = "quick",
@@ -42,7 +42,7 @@ static const lab_preset presets[] = {
      .conditions = "sft lbl_1e-2 rpb_1 kl_token",
      .bases = 2,
      .seeds = 3,
-     .pretrain_steps = 700,
+     .pretrain_steps = 900,
      .pretrain_batch = 64,
      .samples = 1000,
      .items = 200,
@@ -59,7 +59,7 @@ static const lab_preset presets[] = {
      .pretrain_batch = 64,
      .samples = 2000,
      .items = 1000,
-     .probe_rows = 80,
+     .probe_rows = 60,
      .pretrain_rate = 3e-3},
     {.name = "full",
      .remark = "all conditions on six bases of each size, two shifts, short and long runs",
@@ -72,7 +72,7 @@ static const lab_preset presets[] = {
      .pretrain_batch = 64,
      .samples = 2000,
      .items = 1000,
-     .probe_rows = 80,
+     .probe_rows = 60,
      .pretrain_rate = 3e-3},
     {.name = "micro",
      .remark = "for tests of the command: its numbers mean nothing",
