@@ -6,7 +6,9 @@
 file(GLOB KEDGE_CORE CONFIGURE_DEPENDS core/*.c)
 file(GLOB KEDGE_OPS CONFIGURE_DEPENDS core/ops/*.c)
 file(GLOB KEDGE_MODELS CONFIGURE_DEPENDS models/*.c models/*/*.c)
-file(GLOB KEDGE_BACKENDS CONFIGURE_DEPENDS backends/*.c backends/ref/*.c backends/null/*.c backends/cpu/*.c)
+file(GLOB KEDGE_BACKENDS CONFIGURE_DEPENDS backends/*.c backends/ref/*.c backends/null/*.c backends/cpu/*.c
+  backends/comm/*.c)
+list(FILTER KEDGE_BACKENDS EXCLUDE REGEX "/comm/mpi\\.c$") # a module of its own, cmake/modules.cmake
 if(KEDGE_OPENBLAS)
   list(FILTER KEDGE_BACKENDS EXCLUDE REGEX "/plain_blas\\.c$")
 endif()

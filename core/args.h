@@ -100,6 +100,10 @@ KEDGE_ARGS(balance_grad) { kedge_u32 tokens, experts, rows, kind; };
 KEDGE_ARGS(clip_scale) { kedge_u32 pad0, pad1; kedge_real max_norm; }; /* max_norm <= 0: never clips */
 KEDGE_ARGS(adamw) { kedge_u32 n, pad; kedge_real beta1, beta2, rest1, rest2, eps, decay; }; /* rest: 1 - beta */
 KEDGE_ARGS(accumulate) { kedge_u32 n, pad; };
+
+KEDGE_ARGS(all_reduce) { kedge_u32 n, group; };
+KEDGE_ARGS(reduce_scatter) { kedge_u32 n, group; };
+KEDGE_ARGS(all_gather) { kedge_u32 n, group; };
   /* clang-format on */
 
 #endif

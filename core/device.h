@@ -85,6 +85,7 @@ typedef struct kedge_backend {
 
 struct kedge_device {
   const kedge_backend *backend;
+  struct kedge_comm *comm; /* what collective ops run over (comm.h); NULL: alone */
   kedge_limits limits;
   void *state;
   char description[128];

@@ -170,6 +170,12 @@ void kedge_adamw(kedge_graph *g, kedge_value master, kedge_value m, kedge_value 
                  kedge_value grad, kedge_value scale, kedge_value hyper, const kedge_adamw_options *options);
 void kedge_accumulate(kedge_graph *g, kedge_value accumulator, kedge_value x); /* accumulator f32 parameter */
 
+/* collective: over the ranks of a group (KEDGE_RANKS_ of core/comm.h) that the graph's device has joined; alone
+ * without. All ranks run the same ones in the same order. */
+kedge_value kedge_all_reduce(kedge_graph *g, kedge_value x, uint32_t group); /* f32 -> f32, the sum over ranks */
+void kedge_reduce_scatter(kedge_graph *g, kedge_value x, uint32_t group);    /* x f32 parameter */
+void kedge_all_gather(kedge_graph *g, kedge_value x, uint32_t group);        /* x parameter, f32 or bf16 */
+
 #ifdef __cplusplus
 }
 #endif

@@ -4,7 +4,7 @@
  * resolved addresses), moves data in and out, runs node ranges, times ops. Comparing with the reference
  * kernels is in compare.c.
  */
-#include "core/exec.h"
+#include "core/collect.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -163,6 +163,7 @@ static kedge_status build_steps(kedge_exec *e) {
       part_at += g->values[node->in[i]].shape.dims[0];
     }
     for (uint32_t i = 0; i < info->out_count; i++) describe_tensor(g, node->out[i], &step->call.out[i]);
+    if (kedge_op_get(node->op)->kind == KEDGE_KIND_COLLECTIVE) continue;
     uint64_t scratch = e->device->backend->scratch(e->device, step);
     if (scratch > e->scratch) e->scratch = scratch;
   }
@@ -313,14 +314,10 @@ kedge_status kedge_exec_run(kedge_exec *e, uint32_t first, uint32_t last) {
   const kedge_backend *backend = e->device->backend;
   KEDGE_TRY(kedge__exec_prepare(e));
   uint32_t from = step_at(e, first), to = step_at(e, last);
-  if (!e->profile) {
-    if (from < to) KEDGE_TRY(backend->run(e->device, e->steps + from, to - from));
-    return backend->sync(e->device);
-  }
+  if (!e->profile) return kedge__steps_run(e, from, to);
   for (uint32_t s = from; s < to; s++) {
     double start = backend->time(e->device);
-    KEDGE_TRY(backend->run(e->device, e->steps + s, 1));
-    KEDGE_TRY(backend->sync(e->device));
+    KEDGE_TRY(kedge__steps_run(e, s, s + 1));
     e->seconds[e->steps[s].op] += backend->time(e->device) - start;
     e->calls[e->steps[s].op]++;
   }

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 
+#define KEDGE_KERNELS_ONLY
 #define KEDGE_OP(name, ...)                                                                                  \
   void kedge_ref_f32_##name(const kedge_call *call);                                                         \
   void kedge_ref_bf16_##name(const kedge_call *call);                                                        \

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Collective ops of an execution (collect.h). */
+#include "core/collect.h"
+
+static const kedge_collective collectives[KEDGE_OP_COUNT] = {
+#define ROW(name)                         [KEDGE_OP_##name] = kedge__collective_##name,
+#define KERNEL                            KEDGE_KERNEL_NONE
+#define COLLECTIVE                        ROW
+#define KEDGE_OP(name, family, kind, ...) kind(name)
+#include "core/ops.def"
+#undef KEDGE_OP
+#undef KERNEL
+#undef COLLECTIVE
+};
+
+static uint64_t tensor_bytes(const kedge_tensor *t) {
+  uint64_t count = 1;
+  for (uint32_t i = 0; i < t->rank; i++) count *= t->dims[i];
+  return count * kedge_dtype_size(t->dtype);
+}
+
+/* The buffer that holds a value, and where. */
+static void place_of(const kedge_exec *e, kedge_value v, kedge_buffer **buffer, uint64_t *offset) {
+  const kedge_graph *g = e->graph;
+  const kedge_value_info *info = &g->values[v], *base = &g->values[info->base];
+  *offset = info->storage == KEDGE_STORE_VIEW ? info->offset * kedge_dtype_size(info->shape.dtype) : 0;
+  if (base->storage == KEDGE_STORE_PARAMETER) {
+    *buffer = base->buffer;
+    *offset += base->offset;
+  } else if (base->storage == KEDGE_STORE_INPUT) {
+    *buffer = e->inputs;
+    *offset += e->input_offset[info->base];
+  } else {
+    *buffer = e->workspace->buffer;
+    *offset += e->plan.offset[info->base];
+  }
+}
+
+/* A tensor's bytes on the host, read from the device where `read` says so. */
+static kedge_status lend(const kedge_exec *e, kedge_value v, kedge_tensor *t, bool read) {
+  kedge_buffer *buffer;
+  uint64_t offset;
+  t->data = kedge_alloc(tensor_bytes(t), 1);
+  if (!t->data) return KEDGE_ERR_MEMORY;
+  if (!read) return KEDGE_OK;
+  place_of(e, v, &buffer, &offset);
+  return e->device->backend->read(buffer, offset, t->data, tensor_bytes(t));
+}
+
+static kedge_status give_back(const kedge_exec *e, kedge_value v, const kedge_tensor *t) {
+  kedge_buffer *buffer;
+  uint64_t offset;
+  place_of(e, v, &buffer, &offset);
+  return e->device->backend->write(buffer, offset, t->data, tensor_bytes(t));
+}
+
+static kedge_status run_lent(kedge_exec *e, const kedge_step *step) {
+  const kedge_op_info *info = kedge_op_get(step->op);
+  const kedge_node *node = &e->graph->nodes[step->node];
+  kedge_call call = step->call;
+  kedge_status status = KEDGE_OK;
+  for (uint32_t i = 0; i < info->in_count; i++) call.in[i].data = NULL;
+  for (uint32_t i = 0; i < info->out_count; i++) call.out[i].data = NULL;
+  for (uint32_t i = 0; status == KEDGE_OK && i < info->in_count; i++)
+    status = lend(e, node->in[i], &call.in[i], true);
+  for (uint32_t i = 0; status == KEDGE_OK && i < info->out_count; i++)
+    status = lend(e, node->out[i], &call.out[i], false);
+  if (status == KEDGE_OK) status = collectives[step->op](e->device->comm, &call);
+  for (uint32_t i = 0; i < info->in_count; i++) {
+    if (status == KEDGE_OK && info->in[i].updated) status = give_back(e, node->in[i], &call.in[i]);
+    kedge_free(call.in[i].data);
+  }
+  for (uint32_t i = 0; i < info->out_count; i++) {
+    if (status == KEDGE_OK) status = give_back(e, node->out[i], &call.out[i]);
+    kedge_free(call.out[i].data);
+  }
+  return status;
+}
+
+kedge_status kedge__collective_run(kedge_exec *e, const kedge_step *step) {
+  if (!e->device->limits.computes) return KEDGE_OK;
+  if (e->device->limits.host_memory) return collectives[step->op](e->device->comm, &step->call);
+  return run_lent(e, step);
+}
+
+kedge_status kedge__steps_run(kedge_exec *e, uint32_t from, uint32_t to) {
+  const kedge_backend *backend = e->device->backend;
+  while (from < to) {
+    uint32_t end = from;
+    while (end < to && kedge_op_get(e->steps[end].op)->kind == KEDGE_KIND_KERNEL) end++;
+    if (from < end) KEDGE_TRY(backend->run(e->device, e->steps + from, end - from));
+    KEDGE_TRY(backend->sync(e->device));
+    if (end < to) KEDGE_TRY(kedge__collective_run(e, &e->steps[end]));
+    from = end + 1;
+  }
+  return backend->sync(e->device);
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Collective ops: how an execution runs them between a backend's steps. */
+#ifndef KEDGE_COLLECT_H
+#define KEDGE_COLLECT_H
+
+#include "core/comm.h"
+#include "core/exec.h"
+
+/* Does one collective op on tensors in host memory. comm NULL: alone. */
+typedef kedge_status (*kedge_collective)(kedge_comm *comm, const kedge_call *call);
+
+#define KEDGE_KERNEL_NONE(name)
+#define KEDGE_COLLECTIVE_DECLARE(name)                                                                       \
+  kedge_status kedge__collective_##name(kedge_comm *comm, const kedge_call *call);
+#define KERNEL                            KEDGE_KERNEL_NONE
+#define COLLECTIVE                        KEDGE_COLLECTIVE_DECLARE
+#define KEDGE_OP(name, family, kind, ...) kind(name)
+#include "core/ops.def"
+#undef KEDGE_OP
+#undef KERNEL
+#undef COLLECTIVE
+
+/* Runs a step of kind COLLECTIVE. A device whose memory the host cannot address lends its tensors for it. */
+kedge_status kedge__collective_run(kedge_exec *exec, const kedge_step *step);
+/* Runs steps [from, to): stretches of kernels on the backend, collective ops in between. Waits for the end.
+ */
+kedge_status kedge__steps_run(kedge_exec *exec, uint32_t from, uint32_t to);
+
+#endif
