@@ -78,9 +78,12 @@ static kedge_status run_lent(kedge_exec *e, const kedge_step *step) {
 }
 
 kedge_status kedge__collective_run(kedge_exec *e, const kedge_step *step) {
+  kedge_comm *comm = e->device->comm;
   if (!e->device->limits.computes) return KEDGE_OK;
-  if (e->device->limits.host_memory) return collectives[step->op](e->device->comm, &step->call);
-  return run_lent(e, step);
+  const kedge_status status =
+      e->device->limits.host_memory ? collectives[step->op](comm, &step->call) : run_lent(e, step);
+  if (status != KEDGE_OK && comm && !comm->overflow) comm->broken = true;
+  return status;
 }
 
 kedge_status kedge__steps_run(kedge_exec *e, uint32_t from, uint32_t to) {

@@ -10,12 +10,13 @@
 
 enum { ALIGN = 16, TOLD = 256 };
 
-static kedge_status failed(const kedge_comm *c, const char *what) {
+static kedge_status failed(kedge_comm *c, const char *what) {
+  c->broken = true;
   return kedge_fail(KEDGE_ERR_DEVICE, "rank %u of %u: %s: %s", c->rank[0], c->size[0], c->transport->name,
                     what);
 }
 
-static kedge_status checked(const kedge_comm *c, const char *what) {
+static kedge_status checked(kedge_comm *c, const char *what) {
   return what ? failed(c, what) : KEDGE_OK;
 }
 
@@ -151,7 +152,7 @@ typedef struct verdict {
 
 kedge_status kedge_comm_agree(kedge_comm *c, kedge_status status) {
   const uint32_t size = kedge_comm_size(c, KEDGE_RANKS_ALL);
-  if (size == 1 || !c->transport) return status;
+  if (size == 1 || !c->transport || c->broken) return status;
   int32_t mine = (int32_t)status, *all = kedge_alloc(size, sizeof *all);
   kedge_status told = all ? kedge_comm_gather(c, &mine, sizeof mine, all) : KEDGE_ERR_MEMORY;
   uint32_t first = 0;

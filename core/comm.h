@@ -58,6 +58,7 @@ typedef struct kedge_comm {
   uint32_t size[KEDGE_RANKS_COUNT], rank[KEDGE_RANKS_COUNT];
   uint32_t local_rank, local_size; /* on this machine */
   bool agreed;                     /* the last failure is known to all ranks */
+  bool broken;       /* this rank failed where the others may wait for it: nothing can be agreed on */
   uint32_t overflow; /* rows that the last dispatch needed room for, over its capacity; 0: enough */
   uint64_t sent;     /* bytes sent to other ranks so far */
 } kedge_comm;
@@ -92,8 +93,8 @@ kedge_status kedge_comm_sum(kedge_comm *comm, double *values, uint64_t count);
 kedge_status kedge_comm_broadcast(kedge_comm *comm, uint32_t root, void *data, uint64_t bytes);
 /* Every rank's bytes, [size][bytes], everywhere. */
 kedge_status kedge_comm_gather(kedge_comm *comm, const void *mine, uint64_t bytes, void *all);
-/* One status for all: KEDGE_OK where all have that, else the failure of the lowest rank that failed, with its
- * message
+/* One status for all: of a broken comm its own; else KEDGE_OK where all have that, else the failure of the
+ * lowest rank that failed, with its message
  * ("rank 2: ..."). */
 kedge_status kedge_comm_agree(kedge_comm *comm, kedge_status status);
 /* ERR_MISMATCH, on all ranks, unless `text` is the same on all: names the rank that differs from rank 0. At

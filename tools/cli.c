@@ -177,7 +177,13 @@ int cli_finish(const char *command, kedge_status status) {
   if (status == KEDGE_OK) return 0;
   const char *message = *kedge_message() ? kedge_message() : kedge_status_text(status);
   fprintf(stderr, "kedge %s: %s\n", command, message);
+  return cli_status(status);
+}
+
+int cli_status(kedge_status status) {
   switch (status) {
+  case KEDGE_OK:
+    return 0;
   case KEDGE_ERR_MEMORY:
   case KEDGE_ERR_DEVICE:
   case KEDGE_ERR_NUMERIC:

@@ -58,6 +58,7 @@ bool cli_is_setting(const char *argument);
  * 1 for memory, device and numeric failures; 130 for an interruption; 2 for everything that the user can put
  * right. */
 int cli_finish(const char *command, kedge_status status);
+int cli_status(kedge_status status); /* that exit status alone */
 
 /* "1.5 GiB". Returns `text`. */
 const char *cli_bytes(uint64_t bytes, char text[24]);

@@ -15,7 +15,7 @@ TEXT
 
 packages="build-essential cmake ninja-build pkg-config git libopenblas-openmp-dev libjansson-dev libyaml-dev
   libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev libigraph-dev libcmocka-dev gnuplot-nox
-  libvulkan-dev glslc mesa-vulkan-drivers vulkan-validationlayers"
+  libvulkan-dev glslc mesa-vulkan-drivers vulkan-validationlayers libopenmpi-dev openmpi-bin"
 optional=
 for argument in "$@"; do
   case $argument in

@@ -3,6 +3,7 @@
  * run, and --dry-run, are in train_describe.c. */
 #include "tools/train.h"
 
+#include "core/comm.h"
 #include "models/training/metrics.h"
 #include "models/training/trainer.h"
 #include "tools/cli.h"
@@ -79,11 +80,45 @@ static void print_times(const kedge_train_result *result) {
             100 * result->ops[i].seconds / total);
 }
 
-static kedge_status run(const char *yaml, const cli_list *overrides, bool dry) {
+/* Ranks beside which one has gone, or a link broke: one line, from the lowest that is left and knows, and the
+ * end. */
+static void lost(void *context, uint32_t rank, double seconds) {
+  kedge_comm *comm = context;
+  fprintf(stderr,
+          "kedge train: rank %u: nothing heard of rank %u for %.0f seconds; stopping. The last checkpoint is "
+          "whole\n",
+          comm->rank[KEDGE_RANKS_ALL], rank, seconds);
+  kedge_comm_abort(comm, 1);
+}
+
+enum { SILENCE = 15 }; /* seconds without a heartbeat after which a rank is lost */
+
+static kedge_status watch_ranks(kedge_comm *comm, view *v) {
+  bool on = false;
+  if (kedge_comm_size(comm, KEDGE_RANKS_ALL) == 1) return KEDGE_OK;
+  KEDGE_TRY(kedge_comm_watch(comm, SILENCE, lost, comm, &on));
+  if (!on && kedge_comm_rank(comm, KEDGE_RANKS_ALL) == 0)
+    note(v, "this MPI allows no threads: a rank that hangs, or a broken link, is noticed by MPI alone");
+  return KEDGE_OK;
+}
+
+static kedge_status run(kedge_comm *comm, const char *yaml, const cli_list *overrides, bool dry) {
   kedge_config config;
   view v = {.started = false};
-  KEDGE_TRY(kedge_config_load(&config, yaml, overrides->items, overrides->count));
-  for (size_t i = 0; i < config.notes.count; i++) note(&v, config.notes.items[i]);
+  const bool leads = kedge_comm_rank(comm, KEDGE_RANKS_ALL) == 0;
+  KEDGE_TRY(watch_ranks(comm, &v));
+  const kedge_status own = kedge_config_load_for(&config, kedge_comm_size(comm, KEDGE_RANKS_ALL), yaml,
+                                                 overrides->items, overrides->count),
+                     all = kedge_comm_agree(comm, own);
+  if (own == KEDGE_OK && all != KEDGE_OK) kedge_config_destroy(&config);
+  KEDGE_TRY(all);
+  for (size_t i = 0; leads && i < config.notes.count; i++) note(&v, config.notes.items[i]);
+  if (dry && kedge_comm_size(comm, KEDGE_RANKS_ALL) > 1) {
+    kedge_config_destroy(&config);
+    return kedge_comm_agree(
+        comm, kedge_fail(KEDGE_ERR_ARGUMENT,
+                         "--dry-run is for one process; `kedge plan --world` tells what ranks need"));
+  }
   if (dry) {
     kedge_status checked = train_dry_run(&config, note, &v);
     kedge_config_destroy(&config);
@@ -95,6 +130,7 @@ static kedge_status run(const char *yaml, const cli_list *overrides, bool dry) {
                                    .progress = advanced,
                                    .logged = logged,
                                    .saved = saved,
+                                   .comm = comm,
                                    .stop = stop,
                                    .context = &v};
   kedge_train_result result;
@@ -110,6 +146,19 @@ static kedge_status run(const char *yaml, const cli_list *overrides, bool dry) {
   }
   kedge_config_destroy(&config);
   return status;
+}
+
+/* The end of a run of several ranks that failed: what all know rank 0 tells, what one alone met ends the
+ * others. */
+static int end_ranks(kedge_comm *comm, kedge_status status) {
+  const uint32_t rank = kedge_comm_rank(comm, KEDGE_RANKS_ALL);
+  if (!comm->agreed || comm->broken) {
+    kedge_fail_in(status, "rank %u", rank);
+    kedge_comm_abort(comm, cli_finish("train", status));
+  }
+  const int code = rank ? cli_status(status) : cli_finish("train", status);
+  kedge_comm_close(comm);
+  return code;
 }
 
 int command_train(int argc, char **argv) {
@@ -142,5 +191,11 @@ int command_train(int argc, char **argv) {
   cli_list overrides = {.count = 0};
   for (size_t i = yaml ? 1 : 0; i < arguments.count; i++)
     overrides.items[overrides.count++] = arguments.items[i];
-  return cli_finish("train", run(yaml, &overrides, dry));
+  kedge_comm *comm = NULL;
+  kedge_status status = kedge_comm_open(&comm);
+  if (status == KEDGE_OK) status = run(comm, yaml, &overrides, dry);
+  if (status != KEDGE_OK && kedge_comm_size(comm, KEDGE_RANKS_ALL) > 1) return end_ranks(comm, status);
+  code = cli_finish("train", status);
+  kedge_comm_close(comm);
+  return code;
 }

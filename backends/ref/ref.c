@@ -17,6 +17,7 @@ static const kedge_kernel kernels[KEDGE_OP_COUNT][KEDGE_VARIANT_COUNT] = {
 #define KEDGE_OP(name, ...) {kedge_ref_f32_##name, kedge_ref_bf16_##name, kedge_ref_f64_##name},
 #include "core/ops.def"
 #undef KEDGE_OP
+#undef KEDGE_KERNELS_ONLY
 };
 
 kedge_kernel kedge__reference(kedge_op op, kedge_variant variant) {

@@ -13,9 +13,11 @@
 extern const kedge_module exported __asm__("kedge_module"); /* the type has the name in C */
 
 static const vk_kernel *const kernels[KEDGE_OP_COUNT] = {
+#define KEDGE_KERNELS_ONLY
 #define KEDGE_OP(name, ...) &kedge__vk_kernel_##name,
 #include "core/ops.def"
 #undef KEDGE_OP
+#undef KEDGE_KERNELS_ONLY
 };
 
 static void vk_close(kedge_device *device) {

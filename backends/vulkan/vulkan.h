@@ -193,9 +193,11 @@ void kedge__vk_pass_barrier(vk_launch *launch);
 
 /* Defines the kernel of an op: a function of the launch, and scratch bytes or NULL. */
 #define VK_KERNEL(op, run, scratch) const vk_kernel kedge__vk_kernel_##op = {run, scratch}
-#define KEDGE_OP(name, ...)         extern const vk_kernel kedge__vk_kernel_##name;
+#define KEDGE_KERNELS_ONLY
+#define KEDGE_OP(name, ...) extern const vk_kernel kedge__vk_kernel_##name;
 #include "core/ops.def"
 #undef KEDGE_OP
+#undef KEDGE_KERNELS_ONLY
 
 /* `const kedge_args_<op> *a` in f32. */
 #define VK_ARGS(op) const kedge_args_##op *a = launch->args

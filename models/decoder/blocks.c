@@ -4,6 +4,7 @@
  * family; what differs comes from kedge_family_options and the config. Shape suffixes as in decoder.h.
  */
 #include "core/args.h"
+#include "core/comm.h"
 #include "models/decoder/cache.h"
 #include "models/decoder/decoder.h"
 #include "models/decoder/rope.h"
@@ -153,6 +154,7 @@ static kedge_router_values router(kedge_build *b, uint32_t layer, kedge_value x_
       .moe_layer = kedge_params_moe_index(&b->model->params, layer),
       .experts = b->model->config.num_experts,
       .groups = s->prior_rows / 2,
+      .ranks = kedge_comm_size(kedge_device_comm(b->model->device), KEDGE_RANKS_ALL),
       .score_kind = o->score_kind,
       .choice = {b->model->config.num_experts_per_tok, o->groups, o->topk_groups, o->group_kind},
       .gate = {o->score_kind, o->gate_normalise, o->gate_alpha, o->gate_epsilon},

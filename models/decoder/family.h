@@ -48,6 +48,11 @@ typedef enum kedge_role {
   KEDGE_ROLE_COUNT
 } kedge_role;
 
+/* True for the stacks of routed experts, which ranks may share. */
+static inline bool kedge_role_is_expert(kedge_role role) {
+  return role >= KEDGE_ROLE_EXPERT_GATE && role <= KEDGE_ROLE_EXPERT_DOWN;
+}
+
 /* Name of a role's tensor in files; "{l}" stands for the layer, "{e}" for the expert. A name of experts
  * without
  * "{e}" is one tensor for all of them; where gate and up have the same name, each expert's rows are those of

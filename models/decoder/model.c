@@ -318,9 +318,19 @@ kedge_status kedge_model_map(kedge_device *device, const char *directory, kedge_
 
 typedef struct save_context {
   const kedge_model *model;
-  kedge_buffer *const *masters;
+  kedge_weight_read read;
+  void *context;
   unsigned char *piece;
 } save_context;
+
+/* Masters on the device, or nothing. */
+static kedge_status read_masters(void *context, uint32_t item, uint64_t start, uint64_t count, float *values,
+                                 bool *own) {
+  kedge_buffer *const *masters = context;
+  *own = !masters || !masters[item];
+  return *own ? KEDGE_OK
+              : kedge_buffer_read(masters[item], start * sizeof *values, values, count * sizeof *values);
+}
 
 /* Bytes [offset, offset + bytes) of a file tensor, from the device. */
 static kedge_status fetch(void *context, const kedge_st_tensor *tensor, uint64_t offset, void *buffer,
@@ -337,12 +347,15 @@ static kedge_status fetch(void *context, const kedge_st_tensor *tensor, uint64_t
   uint64_t n;
   for (uint64_t at = 0; at < count; at += n) {
     const kedge_run run = kedge_params_run(&m->params, item, part, first + at);
-    const bool master = c->masters && c->masters[run.item];
-    const kedge_buffer *from = master ? c->masters[run.item] : m->weights[run.item];
-    const kedge_dtype dtype = master ? KEDGE_F32 : weight_dtype(m, run.item);
-    const uint64_t from_size = kedge_dtype_size(dtype);
+    kedge_dtype dtype = KEDGE_F32;
+    bool weights = false;
     n = run.count < count - at ? run.count : count - at;
-    KEDGE_TRY(kedge_buffer_read(from, run.start * from_size, c->piece, n * from_size));
+    KEDGE_TRY(c->read(c->context, run.item, run.start, n, (float *)(void *)c->piece, &weights));
+    if (weights) {
+      dtype = weight_dtype(m, run.item);
+      const uint64_t from_size = kedge_dtype_size(dtype);
+      KEDGE_TRY(kedge_buffer_read(m->weights[run.item], run.start * from_size, c->piece, n * from_size));
+    }
     KEDGE_TRY(kedge_convert_floats((unsigned char *)buffer + at * size, tensor->dtype, c->piece,
                                    file_dtype(dtype), n));
   }
@@ -373,8 +386,13 @@ static kedge_status retype(void *context, const kedge_st_tensor *tensor, kedge_s
 
 kedge_status kedge_model_save(const kedge_model *m, kedge_buffer *const *masters, const char *folder,
                               kedge_notes *notes) {
+  return kedge_model_save_from(m, read_masters, (void *)(uintptr_t)masters, folder, notes);
+}
+
+kedge_status kedge_model_save_from(const kedge_model *m, kedge_weight_read read, void *context,
+                                   const char *folder, kedge_notes *notes) {
   if (!m->source) return kedge_fail(KEDGE_ERR_ARGUMENT, "a model without files has no layout to be saved in");
-  save_context c = {m, masters, kedge_alloc(KEDGE_ST_PIECE, 2)};
+  save_context c = {m, read, context, kedge_alloc(KEDGE_ST_PIECE, 2)};
   if (!c.piece) return KEDGE_ERR_MEMORY;
   kedge_status status = kedge_checkpoint_save(m->source, folder, fetch, retype, &c, notes);
   kedge_free(c.piece);

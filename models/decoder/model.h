@@ -67,6 +67,14 @@ kedge_dtype kedge_model_file_dtype(const kedge_hf_config *config);
 kedge_status kedge_model_save(const kedge_model *model, kedge_buffer *const *masters, const char *folder,
                               kedge_notes *notes);
 
+/* Gives elements [start, start + count) of a trained parameter in f32, numbered over all experts; *own: it
+ * does not have them, and the model's weights hold. */
+typedef kedge_status (*kedge_weight_read)(void *context, uint32_t item, uint64_t start, uint64_t count,
+                                          float *values, bool *own);
+/* The same with a reader in the place of masters. */
+kedge_status kedge_model_save_from(const kedge_model *model, kedge_weight_read read, void *context,
+                                   const char *folder, kedge_notes *notes);
+
 /* 32 hex digits over all tensors of the source files, in name order, and over the options where they are not
  * transformers' way. ERR_ARGUMENT for a described model. */
 kedge_status kedge_model_hash(const kedge_model *model, char hash[33]);

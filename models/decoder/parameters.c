@@ -137,7 +137,7 @@ static bool is_paired(const kedge_params *p, kedge_role role) {
 
 /* Counts a parameter and its file tensors. */
 static kedge_status count_item(kedge_params *p, const kedge_param *item) {
-  const bool expert = item->role >= KEDGE_ROLE_EXPERT_GATE && item->role <= KEDGE_ROLE_EXPERT_DOWN;
+  const bool expert = kedge_role_is_expert(item->role);
   uint64_t count = kedge_param_count(item);
   p->tensors += item->second ? 0 : item->parts;
   if (p->tensors > MAX_TENSORS)

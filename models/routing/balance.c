@@ -12,6 +12,7 @@
 #include "models/routing/router.h"
 
 #include "core/args.h"
+#include "core/comm.h"
 
 /* The choices that f counts: those in use, or the best K by score alone, without selection bias, groups or
  * any intervention. */
@@ -30,6 +31,8 @@ kedge_value kedge__router_lbl(const kedge_router_site *site, const kedge_interve
   const uint32_t groups = it->scope == KEDGE_BALANCE_SEQUENCE ? site->groups : 1;
   kedge_value counts_GE =
       kedge_expert_counts(g, counted_ids(site, it, values), feed->index_T, groups, site->experts);
+  if (site->ranks > 1 && kedge_intervention_shares_counts(it))
+    counts_GE = kedge_all_reduce(g, counts_GE, KEDGE_RANKS_ALL);
   values->counts_GE = counts_GE;
   if (it->scope == KEDGE_BALANCE_GLOBAL) counts_GE = kedge_part(g, feed->table, site->moe_layer);
   if (it->scope == KEDGE_BALANCE_GLOBAL_RUNNING)

@@ -215,7 +215,7 @@ static void fill_tokens(kedge_feeds *f, uint32_t i, const kedge_update *update, 
   }
   if (by_sequence(it)) weigh_sequences(f, i, update, mb);
   if (kedge_intervention_table(it) == KEDGE_TABLE_BASE_WEIGHTS)
-    f->weights[i][0] = (float)(1.0 / update->micro_batches);
+    f->weights[i][0] = (float)(1.0 / ((double)update->micro_batches * (update->ranks ? update->ranks : 1)));
 }
 
 kedge_status kedge_feeds_fill(kedge_feeds *f, const kedge_dataset *dataset, const kedge_update *update,

@@ -62,6 +62,11 @@ bool kedge_intervention_covers(const kedge_intervention *intervention, uint32_t 
   return false;
 }
 
+bool kedge_intervention_shares_counts(const kedge_intervention *it) {
+  return it->id == KEDGE_ROUTER_lbl && kedge_intervention_builds(it) &&
+         (it->scope == KEDGE_BALANCE_MICRO || it->scope == KEDGE_BALANCE_GLOBAL_RUNNING);
+}
+
 bool kedge_intervention_builds(const kedge_intervention *it) {
   if (!rows[it->id].build) return false;
   if (rows[it->id].kind == KEDGE_ROUTER_LOSS) return it->coef != 0;

@@ -40,7 +40,7 @@ typedef enum kedge_router_table {
 
 /* Tokens over which the load-balancing loss takes its frequencies f. */
 typedef enum kedge_balance_scope {
-  KEDGE_BALANCE_MICRO,
+  KEDGE_BALANCE_MICRO, /* of the micro-batch, of all ranks */
   KEDGE_BALANCE_SEQUENCE,
   KEDGE_BALANCE_GLOBAL,        /* of the whole update, counted beforehand */
   KEDGE_BALANCE_GLOBAL_RUNNING /* of the update's micro-batches so far */
@@ -81,6 +81,7 @@ typedef struct kedge_router_site {
   uint32_t moe_layer; /* index among the MoE layers */
   uint32_t experts;
   uint32_t groups;           /* sequences that a loss by sequence tells apart, at most */
+  uint32_t ranks;            /* that share a micro-batch */
   uint32_t score_kind;       /* KEDGE_SCORE_* */
   kedge_topk_options choice; /* how many experts, and from which groups */
   kedge_gate_options gate;
@@ -131,6 +132,9 @@ bool kedge_intervention_covers(const kedge_intervention *intervention, uint32_t 
 kedge_router_table kedge_intervention_table(const kedge_intervention *intervention);
 /* False if it changes nothing in the graph: no builder, a bias of strength 0, a loss of weight 0. */
 bool kedge_intervention_builds(const kedge_intervention *intervention);
+
+/* True for a load-balancing loss that counts within a graph what all ranks have. */
+bool kedge_intervention_shares_counts(const kedge_intervention *intervention);
 
 /* ---- For builders ---- */
 

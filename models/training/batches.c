@@ -72,7 +72,7 @@ static uint64_t row_tokens(const kedge_batches *b, uint32_t row) {
 /* How many rows and updates the run has. */
 static kedge_status measure(kedge_batches *b) {
   const kedge_batches_options *o = &b->options;
-  uint64_t per_update = (uint64_t)o->batch_size * o->accumulation, longest = 0;
+  uint64_t per_update = (uint64_t)o->batch_size * o->ranks * o->accumulation, longest = 0;
   if (o->max_updates) {
     b->updates = o->max_updates;
     if (__builtin_mul_overflow(o->max_updates, per_update, &b->total_rows))
@@ -111,6 +111,7 @@ kedge_status kedge_batches_new(const kedge_dataset *dataset, const kedge_batches
   kedge_batches *b = kedge_alloc(1, sizeof *b);
   if (!b) return KEDGE_ERR_MEMORY;
   *b = (kedge_batches){.dataset = dataset, .options = *options, .order_epoch = NO_EPOCH};
+  if (!b->options.ranks) b->options.ranks = 1;
   kedge_status status = make_rows(b);
   if (status == KEDGE_OK) status = measure(b);
   if (status == KEDGE_OK) {
@@ -179,31 +180,35 @@ static void count_sample(const kedge_dataset *d, uint32_t sample, kedge_update *
   u->answered += u->answer > answer;
 }
 
-/* Rows [*first, *last) of the window that make up a micro-batch. */
-static void micro_rows(const kedge_batches *b, uint32_t index, uint64_t *first, uint64_t *last) {
-  *first = (uint64_t)index * b->options.batch_size;
-  *last = *first + b->options.batch_size;
-  if (*last > b->update.rows) *last = b->update.rows;
+/* Rows [*first, *last) of the window that are a rank's part of a micro-batch. */
+static void micro_rows(const kedge_batches *b, uint32_t index, uint32_t rank, uint64_t *first,
+                       uint64_t *last) {
+  const uint64_t ranks = b->options.ranks, whole = b->options.batch_size * ranks, start = index * whole;
+  const uint64_t rows = b->update.rows - start < whole ? b->update.rows - start : whole;
+  *first = start + rows * rank / ranks;
+  *last = start + rows * (rank + 1) / ranks;
 }
 
 kedge_status kedge_batches_next(kedge_batches *b, kedge_update *update) {
-  uint64_t per_update = (uint64_t)b->options.batch_size * b->options.accumulation;
+  const uint64_t whole = (uint64_t)b->options.batch_size * b->options.ranks;
+  uint64_t per_update = whole * b->options.accumulation;
   uint64_t start = b->cursor * per_update, end = start + per_update;
-  b->update = *update = (kedge_update){.index = b->cursor, .epoch = (double)b->total_rows / b->bins.count};
+  b->update = *update = (kedge_update){
+      .index = b->cursor, .ranks = b->options.ranks, .epoch = (double)b->total_rows / b->bins.count};
   if (b->cursor >= b->updates) return KEDGE_OK;
   if (end > b->total_rows) end = b->total_rows;
   kedge_update *u = &b->update;
   u->rows = end - start;
-  u->micro_batches = (uint32_t)((u->rows + b->options.batch_size - 1) / b->options.batch_size);
+  u->micro_batches = (uint32_t)((u->rows + whole - 1) / whole);
   u->epoch = (double)end / b->bins.count;
   for (uint64_t i = 0; i < u->rows; i++) {
     uint32_t row = b->window[i] = row_at(b, start + i);
     for (uint32_t s = b->bins.offsets[row]; s < b->bins.offsets[row + 1]; s++)
       count_sample(b->dataset, b->bins.samples[s], u);
   }
-  for (uint32_t m = 0; m < u->micro_batches; m++) {
+  for (uint64_t part = 0; part < (uint64_t)u->micro_batches * u->ranks; part++) {
     uint64_t first, last, tokens = 0;
-    micro_rows(b, m, &first, &last);
+    micro_rows(b, (uint32_t)(part / u->ranks), (uint32_t)(part % u->ranks), &first, &last);
     for (uint64_t i = first; i < last; i++) tokens += row_tokens(b, b->window[i]);
     uint32_t size = kedge_bucket((uint32_t)tokens);
     if (size > u->longest_stream) u->longest_stream = size;
@@ -261,7 +266,7 @@ kedge_status kedge_batches_micro(kedge_batches *b, uint32_t index, kedge_micro_b
     return kedge_fail(KEDGE_ERR_ARGUMENT, "micro-batch %u of an update with %u", index,
                       b->update.micro_batches);
   uint64_t first, last, tokens = 0, samples = 0;
-  micro_rows(b, index, &first, &last);
+  micro_rows(b, index, b->options.rank, &first, &last);
   for (uint64_t i = first; i < last; i++) {
     tokens += row_tokens(b, b->window[i]);
     samples += b->bins.offsets[b->window[i] + 1] - b->bins.offsets[b->window[i]];

@@ -6,6 +6,10 @@
  * new seeded permutation. A micro-batch is the next batch_size rows, an update the next `accumulation`
  * micro-batches; both run on across epoch ends, so that only a run's last update may be short. The place in
  * the stream is therefore one number, the update.
+ *
+ * Of several ranks each sees its own rows of every micro-batch, neighbours in the stream, as many as the
+ * others or one fewer; of a short one maybe none. What an update sums up is of all ranks: everyone knows the
+ * whole dataset.
  */
 #ifndef KEDGE_MODELS_TRAINING_BATCHES_H
 #define KEDGE_MODELS_TRAINING_BATCHES_H
@@ -16,8 +20,9 @@
 typedef struct kedge_batches kedge_batches;
 
 typedef struct kedge_batches_options {
-  uint32_t batch_size;   /* rows a micro-batch, at least 1 */
+  uint32_t batch_size;   /* rows a micro-batch and rank, at least 1 */
   uint32_t accumulation; /* micro-batches an update, at least 1 */
+  uint32_t ranks, rank;  /* a micro-batch has batch_size rows a rank, of which this one sees its own; 0: 1 */
   bool packing; /* rows are bins of up to max_length tokens (best-fit decreasing); needs max_length */
   uint32_t max_length;
   bool shuffle; /* a new order of rows each epoch, from seed and epoch; else file order */
@@ -30,6 +35,7 @@ typedef struct kedge_batches_options {
 typedef struct kedge_update {
   uint64_t index;         /* from 0 */
   uint32_t micro_batches; /* 0: the run is over. Less than `accumulation` only in a run's last update */
+  uint32_t ranks;         /* that share each of them; 0: 1 */
   uint64_t rows, samples;
   uint64_t tokens;         /* real tokens, padding not counted */
   uint64_t supervised;     /* labelled tokens: the divisor of the task loss */

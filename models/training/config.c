@@ -311,13 +311,14 @@ static kedge_status set_override(kedge_config_loader *loader, const char *overri
   return status;
 }
 
-kedge_status kedge_config_parse(kedge_config *config, const char *name, const char *text, size_t size,
-                                const char *const *overrides, size_t count) {
+static kedge_status parse(kedge_config *config, const char *name, const char *text, size_t size,
+                          const char *const *overrides, size_t count, uint32_t ranks) {
   memset(config, 0, sizeof *config);
   kedge_config_loader *loader = kedge_alloc(1, sizeof *loader);
   if (!loader) return KEDGE_ERR_MEMORY;
   loader->config = config;
   loader->source = name;
+  loader->ranks = ranks;
   kedge_status status = set_defaults(loader);
   if (status == KEDGE_OK && size) status = read_text(loader, text, size);
   for (size_t i = 0; i < count && status == KEDGE_OK; i++) status = set_override(loader, overrides[i]);
@@ -329,6 +330,11 @@ kedge_status kedge_config_parse(kedge_config *config, const char *name, const ch
   kedge_free(loader);
   if (status != KEDGE_OK) kedge_config_destroy(config);
   return status;
+}
+
+kedge_status kedge_config_parse(kedge_config *config, const char *name, const char *text, size_t size,
+                                const char *const *overrides, size_t count) {
+  return parse(config, name, text, size, overrides, count, 1);
 }
 
 static kedge_status read_file(const char *path, char **text, size_t *size) {
@@ -348,16 +354,20 @@ static kedge_status read_file(const char *path, char **text, size_t *size) {
   return status;
 }
 
-kedge_status kedge_config_load(kedge_config *config, const char *path, const char *const *overrides,
-                               size_t count) {
+kedge_status kedge_config_load_for(kedge_config *config, uint32_t ranks, const char *path,
+                                   const char *const *overrides, size_t count) {
   char *text = NULL;
   size_t size = 0;
   memset(config, 0, sizeof *config);
   if (path) KEDGE_TRY(read_file(path, &text, &size));
-  kedge_status status =
-      kedge_config_parse(config, path ? path : "configuration", text, size, overrides, count);
+  kedge_status status = parse(config, path ? path : "configuration", text, size, overrides, count, ranks);
   kedge_free(text);
   return status;
+}
+
+kedge_status kedge_config_load(kedge_config *config, const char *path, const char *const *overrides,
+                               size_t count) {
+  return kedge_config_load_for(config, 1, path, overrides, count);
 }
 
 kedge_status kedge_config_require(const kedge_config *config, const char *keys) {

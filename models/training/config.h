@@ -100,6 +100,9 @@ typedef struct kedge_config {
  * they are: relative to the current folder. */
 kedge_status kedge_config_load(kedge_config *config, const char *path, const char *const *overrides,
                                size_t count);
+/* The same for a run of several ranks, which share global_batch_size. */
+kedge_status kedge_config_load_for(kedge_config *config, uint32_t ranks, const char *path,
+                                   const char *const *overrides, size_t count);
 
 /* The same from text [size bytes]; `name` stands for the file in messages. */
 kedge_status kedge_config_parse(kedge_config *config, const char *name, const char *text, size_t size,

@@ -103,11 +103,19 @@ static kedge_status check_saving(kedge_config_loader *loader) {
   return KEDGE_OK;
 }
 
-/* global_batch_size = micro-batch x accumulation: fills the one of the two that was left out. */
+/* global_batch_size = micro-batch x ranks x accumulation: fills the one of the first and last that was left
+ * out. */
 static kedge_status check_batch(kedge_config_loader *loader) {
-  int64_t wanted = loader->global_batch, *micro = &loader->config->per_device_train_batch_size,
+  const int64_t whole = loader->global_batch, wanted = whole / loader->ranks;
+  int64_t *micro = &loader->config->per_device_train_batch_size,
           *steps = &loader->config->gradient_accumulation_steps;
-  if (wanted <= 0) return KEDGE_OK;
+  if (whole <= 0) return KEDGE_OK;
+  if (whole % loader->ranks) {
+    char text[96];
+    snprintf(text, sizeof text, "%lld samples cannot be shared by %lld ranks", (long long)whole,
+             (long long)loader->ranks);
+    return kedge__config_conflict(loader, "global_batch_size", text);
+  }
   bool has_micro = kedge__config_given(loader, "per_device_train_batch_size");
   bool has_steps = kedge__config_given(loader, "gradient_accumulation_steps");
   if (has_steps && !has_micro && wanted % *steps == 0 && wanted / *steps <= 65536)
@@ -115,11 +123,12 @@ static kedge_status check_batch(kedge_config_loader *loader) {
   else if (!has_steps && wanted % *micro == 0 && wanted / *micro <= 1048576)
     *steps = wanted / *micro;
   if (*micro * *steps == wanted) return KEDGE_OK;
-  char text[160];
+  char text[160], ranks[48] = "";
+  if (loader->ranks > 1) snprintf(ranks, sizeof ranks, " for each of %lld ranks", (long long)loader->ranks);
   snprintf(text, sizeof text,
-           has_steps ? "%lld is not per_device_train_batch_size %lld x gradient_accumulation_steps %lld"
-                     : "%lld is no multiple of per_device_train_batch_size %lld",
-           (long long)wanted, (long long)*micro, (long long)*steps);
+           has_steps ? "%lld%s is not per_device_train_batch_size %lld x gradient_accumulation_steps %lld"
+                     : "%lld%s is no multiple of per_device_train_batch_size %lld",
+           (long long)wanted, ranks, (long long)*micro, (long long)*steps);
   return kedge__config_conflict(loader, "global_batch_size", text);
 }
 

@@ -88,6 +88,7 @@ struct kedge_config_loader {
   uint32_t router_layer[KEDGE_CONFIG_MAX_ROUTERS]; /* bits of the router keys given in this layer */
   uint32_t router_given[KEDGE_CONFIG_MAX_ROUTERS]; /* and in any */
   int64_t global_batch;                            /* of global_batch_size, not over 0: none */
+  int64_t ranks;                                   /* that share an update */
   bool router_logits;                              /* output_router_logits is true */
   kedge_config_problem problem;                    /* the last failure */
   kedge_config_problems problems;

@@ -4,14 +4,35 @@
 
 #include <math.h>
 
+kedge_ranks kedge_optimizer_ranks(const kedge_optimizer *o, uint32_t item) {
+  const bool shared = kedge_comm_size(o->comm, KEDGE_RANKS_EXPERTS) > 1;
+  return shared && kedge_role_is_expert(o->model->params.items[item].role) ? KEDGE_RANKS_REPLICAS
+                                                                           : KEDGE_RANKS_ALL;
+}
+
 static kedge_status buffers_new(kedge_optimizer *o, uint32_t i) {
   const kedge_model *model = o->model;
-  uint64_t bytes = kedge_param_count(&model->params.items[i]) * sizeof(float);
+  const kedge_ranks ranks = kedge_optimizer_ranks(o, i);
+  const uint64_t count = kedge_param_count(&model->params.items[i]);
+  o->shares[i] = kedge_comm_share(count, kedge_comm_size(o->comm, ranks), kedge_comm_rank(o->comm, ranks));
+  KEDGE_TRY(kedge_buffer_new(model->device, count * sizeof(float), &o->grad[i]));
+  const uint64_t bytes = o->shares[i].count * sizeof(float);
+  if (!bytes) return KEDGE_OK;
   if (kedge_param_dtype(&model->params.items[i], model->dtype) == KEDGE_BF16)
     KEDGE_TRY(kedge_buffer_new(model->device, bytes, &o->master[i]));
   KEDGE_TRY(kedge_buffer_new(model->device, bytes, &o->m[i]));
-  KEDGE_TRY(kedge_buffer_new(model->device, bytes, &o->v[i]));
-  return kedge_buffer_new(model->device, bytes, &o->grad[i]);
+  return kedge_buffer_new(model->device, bytes, &o->v[i]);
+}
+
+/* The share of a parameter in a graph: its whole shape where that is everything. `whole`: the buffer holds
+ * all of the parameter, of which the share is a part. */
+static kedge_value share_of(const kedge_optimizer *o, kedge_graph *g, const char *name, uint32_t i,
+                            kedge_dtype dtype, kedge_buffer *buffer, bool whole) {
+  const kedge_param *p = &o->model->params.items[i];
+  const kedge_share s = o->shares[i];
+  if (s.count == kedge_param_count(p)) return kedge_parameter(g, name, dtype, p->rank, p->dims, buffer, 0);
+  return kedge_parameter(g, name, dtype, 1, (uint32_t[]){(uint32_t)s.count}, buffer,
+                         whole ? s.start * kedge_dtype_size(dtype) : 0);
 }
 
 /* Masters start at the weights: bf16 widened on the device. */
@@ -22,10 +43,9 @@ static kedge_status fill_masters(kedge_optimizer *o, kedge_workspace *workspace)
   kedge_exec *exec = NULL;
   if (!g) return KEDGE_ERR_MEMORY;
   for (uint32_t i = 0; i < model->params.count; i++) {
-    const kedge_param *p = &model->params.items[i];
     if (!o->master[i]) continue;
-    kedge_value weight = kedge_parameter(g, "weight", KEDGE_BF16, p->rank, p->dims, model->weights[i], 0);
-    kedge_accumulate(g, kedge_parameter(g, "master", KEDGE_F32, p->rank, p->dims, o->master[i], 0), weight);
+    kedge_value weight = share_of(o, g, "weight", i, KEDGE_BF16, model->weights[i], true);
+    kedge_accumulate(g, share_of(o, g, "master", i, KEDGE_F32, o->master[i], false), weight);
   }
   kedge_status status = kedge_exec_new(model->device, g, workspace, &exec);
   if (status == KEDGE_OK) status = kedge_exec_run(exec, 0, UINT32_MAX);
@@ -34,23 +54,47 @@ static kedge_status fill_masters(kedge_optimizer *o, kedge_workspace *workspace)
   return status;
 }
 
-static kedge_value f32_parameter(kedge_optimizer *o, const char *name, uint32_t i, kedge_buffer *buffer) {
+/* All of a parameter, as collective ops have it. */
+static kedge_value whole_of(const kedge_optimizer *o, const char *name, uint32_t i, kedge_dtype dtype,
+                            kedge_buffer *buffer) {
   const kedge_param *p = &o->model->params.items[i];
-  return kedge_parameter(o->graph, name, KEDGE_F32, p->rank, p->dims, buffer, 0);
+  return kedge_parameter(o->graph, name, dtype, p->rank, p->dims, buffer, 0);
 }
 
-/* First part of the update: norms of all gradients and of the router's, and the clip scale. */
+/* Gradients of several ranks become their sums, each in the share of one rank. */
+static void build_sums(kedge_optimizer *o) {
+  for (uint32_t i = 0; i < o->model->params.count; i++) {
+    const kedge_ranks ranks = kedge_optimizer_ranks(o, i);
+    if (o->trained[i] && kedge_comm_size(o->comm, ranks) > 1)
+      kedge_reduce_scatter(o->graph, whole_of(o, "grad", i, KEDGE_F32, o->grad[i]), (uint32_t)ranks);
+  }
+}
+
+/* A sum of squares over all ranks. The shares of all ranks together are every element once. */
+static kedge_value over_ranks(kedge_optimizer *o, kedge_value squares, bool exists) {
+  if (kedge_comm_size(o->comm, KEDGE_RANKS_ALL) == 1 || !exists) return squares;
+  if (!squares) squares = kedge_fill(o->graph, KEDGE_F32, 1, (uint32_t[]){1}, 0);
+  return kedge_all_reduce(o->graph, squares, KEDGE_RANKS_ALL);
+}
+
+/* Then norms of all gradients and of the router's, and the clip scale. */
 static kedge_value build_norms(kedge_optimizer *o, kedge_value *grads) {
   kedge_graph *g = o->graph;
   kedge_value all = KEDGE_NONE, router = KEDGE_NONE;
+  bool has_router = false;
+  build_sums(o);
   for (uint32_t i = 0; i < o->model->params.count; i++) {
+    const bool of_router = kedge_param_is_router(&o->model->params.items[i]);
     if (!o->trained[i]) continue;
-    grads[i] = f32_parameter(o, "grad", i, o->grad[i]);
+    has_router |= of_router;
+    if (!o->shares[i].count) continue;
+    grads[i] = share_of(o, g, "grad", i, KEDGE_F32, o->grad[i], true);
     kedge_value squares = kedge_sum_squares(g, grads[i]);
     all = all ? kedge_add(g, all, squares) : squares;
-    if (kedge_param_is_router(&o->model->params.items[i]))
-      router = router ? kedge_add(g, router, squares) : squares;
+    if (of_router) router = router ? kedge_add(g, router, squares) : squares;
   }
+  all = over_ranks(o, all, true);
+  router = over_ranks(o, router, has_router);
   kedge_value scale = kedge_clip_scale(g, all, o->options.max_norm, &o->norm_1);
   kedge_output(g, o->norm_1, "norm");
   kedge_output(g, scale, "scale"); /* read by the second part */
@@ -62,19 +106,26 @@ static kedge_value build_norms(kedge_optimizer *o, kedge_value *grads) {
   return scale;
 }
 
-/* Second part: AdamW of every parameter, in their order. */
+/* Second part: AdamW of every parameter, in their order, and the weights of all shares. */
 static void build_adamw(kedge_optimizer *o, const kedge_value *grads, kedge_value scale) {
   kedge_graph *g = o->graph;
   for (uint32_t i = 0; i < o->model->params.count; i++) {
-    if (!o->trained[i]) continue;
+    if (!o->trained[i] || !o->shares[i].count) continue;
     const kedge_param *p = &o->model->params.items[i];
     const kedge_adamw_options adamw = {o->options.beta1, o->options.beta2, o->options.eps,
                                        p->decay ? o->options.decay : 0};
-    kedge_value weight = kedge_parameter(g, "weight", kedge_param_dtype(p, o->model->dtype), p->rank, p->dims,
-                                         o->model->weights[i], 0);
-    kedge_value master = o->master[i] ? f32_parameter(o, "master", i, o->master[i]) : weight;
-    kedge_adamw(g, master, f32_parameter(o, "m", i, o->m[i]), f32_parameter(o, "v", i, o->v[i]),
-                o->master[i] ? weight : KEDGE_NONE, grads[i], scale, o->hyper_4, &adamw);
+    const kedge_dtype dtype = kedge_param_dtype(p, o->model->dtype);
+    kedge_value weight = share_of(o, g, "weight", i, dtype, o->model->weights[i], true);
+    kedge_value master = o->master[i] ? share_of(o, g, "master", i, KEDGE_F32, o->master[i], false) : weight;
+    kedge_adamw(g, master, share_of(o, g, "m", i, KEDGE_F32, o->m[i], false),
+                share_of(o, g, "v", i, KEDGE_F32, o->v[i], false), o->master[i] ? weight : KEDGE_NONE,
+                grads[i], scale, o->hyper_4, &adamw);
+  }
+  for (uint32_t i = 0; i < o->model->params.count; i++) {
+    const kedge_ranks ranks = kedge_optimizer_ranks(o, i);
+    const kedge_dtype dtype = kedge_param_dtype(&o->model->params.items[i], o->model->dtype);
+    if (o->trained[i] && kedge_comm_size(o->comm, ranks) > 1)
+      kedge_all_gather(g, whole_of(o, "weight", i, dtype, o->model->weights[i]), (uint32_t)ranks);
   }
 }
 
@@ -94,13 +145,15 @@ static kedge_status build_update(kedge_optimizer *o, kedge_workspace *workspace)
 kedge_status kedge_optimizer_init(kedge_optimizer *o, const kedge_model *model,
                                   const kedge_optimizer_options *options, kedge_workspace *workspace) {
   const uint32_t count = model->params.count;
-  *o = (kedge_optimizer){.model = model, .options = *options};
+  *o = (kedge_optimizer){.model = model, .comm = kedge_device_comm(model->device), .options = *options};
+  o->shares = kedge_alloc(count, sizeof *o->shares);
   o->trained = kedge_alloc(count, sizeof *o->trained);
   o->master = kedge_alloc(count, sizeof *o->master);
   o->m = kedge_alloc(count, sizeof *o->m);
   o->v = kedge_alloc(count, sizeof *o->v);
   o->grad = kedge_alloc(count, sizeof *o->grad);
-  kedge_status status = o->trained && o->master && o->m && o->v && o->grad ? KEDGE_OK : KEDGE_ERR_MEMORY;
+  kedge_status status =
+      o->shares && o->trained && o->master && o->m && o->v && o->grad ? KEDGE_OK : KEDGE_ERR_MEMORY;
   bool any = false;
   for (uint32_t i = 0; status == KEDGE_OK && i < count; i++) {
     o->trained[i] = !model->params.items[i].fixed && (!options->trained || options->trained[i]);
@@ -131,6 +184,7 @@ void kedge_optimizer_destroy(kedge_optimizer *o) {
   buffers_free(o->v, count);
   buffers_free(o->grad, count);
   kedge_free(o->trained);
+  kedge_free(o->shares);
   *o = (kedge_optimizer){0};
 }
 
@@ -194,8 +248,9 @@ kedge_status kedge_optimizer_step(kedge_optimizer *o, double learning_rate, kedg
 uint64_t kedge_optimizer_bytes(const kedge_optimizer *o) {
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < o->model->params.count; i++) {
-    uint64_t one = kedge_param_count(&o->model->params.items[i]) * sizeof(float);
-    if (o->trained[i]) bytes += one * (o->master[i] ? 4 : 3);
+    if (!o->trained[i]) continue;
+    bytes += kedge_param_count(&o->model->params.items[i]) * sizeof(float);
+    bytes += o->shares[i].count * sizeof(float) * (o->master[i] ? 3 : 2);
   }
   return bytes;
 }

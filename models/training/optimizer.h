@@ -2,10 +2,15 @@
  *
  * Optimizer state of a run and the graph of one update: gradient norms, clipping, AdamW. Per parameter, never
  * one flat buffer. The gradient accumulators are filled by the training passes (kedge_optimizer_extend).
+ *
+ * Of several ranks each keeps the masters and moments of its share of every parameter (ZeRO stage 1):
+ * gradients are summed into the shares, the shares updated, and the weights gathered from them. Experts that
+ * ranks share are summed over the ranks that hold the same ones, all else over all ranks.
  */
 #ifndef KEDGE_MODELS_TRAINING_OPTIMIZER_H
 #define KEDGE_MODELS_TRAINING_OPTIMIZER_H
 
+#include "core/comm.h"
 #include "models/decoder/decoder.h"
 
 typedef struct kedge_optimizer_options {
@@ -13,9 +18,12 @@ typedef struct kedge_optimizer_options {
   const bool *trained; /* one a parameter, NULL: all; the others keep their bits and are out of the norm */
 } kedge_optimizer_options;
 
-/* Buffers are f32, one a parameter, NULL for parameters that are not trained. */
+/* Buffers are f32, one a parameter, NULL for parameters that are not trained, and for empty shares. Gradients
+ * are whole, the others hold the share. */
 typedef struct kedge_optimizer {
   const kedge_model *model;
+  kedge_comm *comm;    /* of the model's device, NULL: alone */
+  kedge_share *shares; /* of each parameter, in elements */
   kedge_optimizer_options options;
   bool *trained;
   kedge_buffer **master; /* NULL where the weights themselves are f32 */
@@ -49,7 +57,10 @@ typedef struct kedge_optimizer_norms {
 kedge_status kedge_optimizer_step(kedge_optimizer *optimizer, double learning_rate,
                                   kedge_optimizer_norms *norms);
 
-/* Bytes of master weights, moments and accumulators. */
+/* The ranks that sum the gradient of a parameter and share its states. */
+kedge_ranks kedge_optimizer_ranks(const kedge_optimizer *optimizer, uint32_t item);
+
+/* Bytes of this rank's master weights, moments and accumulators. */
 uint64_t kedge_optimizer_bytes(const kedge_optimizer *optimizer);
 
 #endif

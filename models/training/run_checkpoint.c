@@ -3,9 +3,9 @@
 #include "models/training/run_checkpoint.h"
 
 #include "models/checkpoint/atomic.h"
-#include "models/checkpoint/convert.h"
-#include "models/checkpoint/writer.h"
+#include "models/parallel/weights.h"
 #include "models/training/run_record.h"
+#include "models/training/run_states.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -15,81 +15,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { STATES = 3, PIECE = 1 << 20 };
-static const char *const state_names[STATES] = {"master", "m", "v"};
-
-/* Where state s of parameter i lives on the device. */
-static kedge_buffer *state_buffer(const kedge_optimizer *o, uint32_t i, uint32_t s) {
-  kedge_buffer *master = o->master[i] ? o->master[i] : o->model->weights[i];
-  return s == 0 ? master : s == 1 ? o->m[i] : o->v[i];
-}
-
-static void state_name(const kedge_param *param, uint32_t s, char name[KEDGE_NAME_SIZE + 8]) {
-  char base[KEDGE_NAME_SIZE];
-  kedge_param_name(param, param->parts, base);
-  snprintf(name, KEDGE_NAME_SIZE + 8, "%s.%s", state_names[s], base);
-}
-
-/* ---- Save
- * -------------------------------------------------------------------------------------------------------------
- */
-
-typedef struct state_list {
-  const kedge_optimizer *optimizer;
-  kedge_st_spec *specs;
-  char (*names)[KEDGE_NAME_SIZE + 8];
-  uint32_t *items, *states, count;
-} state_list;
-
-static void state_list_destroy(state_list *l) {
-  kedge_free(l->specs);
-  kedge_free(l->names);
-  kedge_free(l->items);
-  kedge_free(l->states);
-}
-
-static kedge_status state_list_init(state_list *l, const kedge_optimizer *o) {
-  const kedge_params *params = &o->model->params;
-  const size_t most = (size_t)params->count * STATES;
-  *l = (state_list){.optimizer = o};
-  l->specs = kedge_alloc(most, sizeof *l->specs);
-  l->names = kedge_alloc(most, sizeof *l->names);
-  l->items = kedge_alloc(most, sizeof *l->items);
-  l->states = kedge_alloc(most, sizeof *l->states);
-  if (!l->specs || !l->names || !l->items || !l->states) return KEDGE_ERR_MEMORY;
-  for (uint32_t i = 0; i < params->count; i++)
-    for (uint32_t s = 0; s < STATES && o->trained[i]; s++) {
-      const kedge_param *p = &params->items[i];
-      uint32_t at = l->count++;
-      state_name(p, s, l->names[at]);
-      l->specs[at] = (kedge_st_spec){.name = l->names[at], .dtype = KEDGE_ST_F32, .rank = p->rank};
-      for (uint32_t d = 0; d < p->rank; d++) l->specs[at].shape[d] = p->dims[d];
-      l->items[at] = i;
-      l->states[at] = s;
-    }
-  return KEDGE_OK;
-}
-
-static kedge_status fill_state(void *context, uint32_t index, uint64_t offset, void *buffer, uint64_t bytes) {
-  const state_list *l = context;
-  return kedge_buffer_read(state_buffer(l->optimizer, l->items[index], l->states[index]), offset, buffer,
-                           bytes);
-}
-
-static kedge_status save_states(const kedge_optimizer *o, const char *folder) {
-  state_list list;
-  char *path = kedge_path_join(folder, "optimizer.safetensors");
-  kedge_status status = state_list_init(&list, o);
-  char steps[24];
-  snprintf(steps, sizeof steps, "%llu", (unsigned long long)o->steps);
-  const kedge_st_pair extra[] = {{"kedge_optimizer", "adamw"}, {"steps", steps}};
-  if (status == KEDGE_OK && !path) status = KEDGE_ERR_MEMORY;
-  if (status == KEDGE_OK) status = kedge_st_write(path, list.specs, list.count, extra, 2, fill_state, &list);
-  state_list_destroy(&list);
-  kedge_free(path);
-  return status;
-}
-
 static kedge_status save_text(const char *folder, const char *name, const char *text) {
   char *path = kedge_path_join(folder, name);
   kedge_status status = path ? kedge_file_write(path, text, strlen(text)) : KEDGE_ERR_MEMORY;
@@ -97,13 +22,11 @@ static kedge_status save_text(const char *folder, const char *name, const char *
   return status;
 }
 
-static kedge_status save_parts(const char *folder, const kedge_optimizer *o, const kedge_run_record *record,
-                               const kedge_trainer_state *state, const char *config_yaml,
-                               kedge_notes *notes) {
+/* What rank 0 alone writes, besides the weights. */
+static kedge_status save_texts(const char *folder, const kedge_run_record *record,
+                               const kedge_trainer_state *state, const char *config_yaml) {
   char *run = kedge__run_record_json(record), *path = kedge_path_join(folder, "trainer_state.json");
   kedge_status status = run && path ? KEDGE_OK : KEDGE_ERR_MEMORY;
-  if (status == KEDGE_OK) status = kedge_model_save(o->model, o->master, folder, notes);
-  if (status == KEDGE_OK) status = save_states(o, folder);
   if (status == KEDGE_OK) status = kedge_trainer_state_save(state, path);
   if (status == KEDGE_OK) status = save_text(folder, "kedge_config.yaml", config_yaml);
   if (status == KEDGE_OK) status = save_text(folder, KEDGE_RUN_RECORD, run);
@@ -112,11 +35,28 @@ static kedge_status save_parts(const char *folder, const kedge_optimizer *o, con
   return status;
 }
 
+static bool leads(const kedge_optimizer *o) {
+  return kedge_comm_rank(o->comm, KEDGE_RANKS_ALL) == 0;
+}
+
+/* The weights, and every rank's states, into the folder of rank 0. */
+static kedge_status save_parts(const char *folder, const kedge_optimizer *o, kedge_notes *notes) {
+  char path[4096] = "";
+  kedge_status status = KEDGE_OK;
+  if (leads(o) && snprintf(path, sizeof path, "%s", folder) >= (int)sizeof path)
+    status = kedge_fail(KEDGE_ERR_ARGUMENT, "%.80s...: a longer path than 4095 bytes", folder);
+  KEDGE_TRY(kedge_comm_agree(o->comm, status));
+  KEDGE_TRY(kedge_comm_broadcast(o->comm, 0, path, sizeof path));
+  status = kedge_weights_save(o, path, notes);
+  if (status == KEDGE_OK) status = kedge_states_save(o, path);
+  return kedge_comm_agree(o->comm, status);
+}
+
 /* Bytes of a checkpoint, a little over. */
 static uint64_t checkpoint_bytes(const kedge_optimizer *o) {
   uint64_t bytes = kedge_checkpoint_bytes(o->model->source) + (8u << 20);
   for (uint32_t i = 0; i < o->model->params.count; i++)
-    if (o->trained[i]) bytes += 4ull * STATES * kedge_param_count(&o->model->params.items[i]);
+    if (o->trained[i]) bytes += 12ull * kedge_range_total(o->model, i);
   return bytes;
 }
 
@@ -188,25 +128,40 @@ static uint64_t export_bytes(const kedge_optimizer *o) {
 }
 
 kedge_status kedge_run_require_disk(const char *output_dir, const kedge_optimizer *o, bool checkpoints) {
-  return kedge_disk_require(output_dir, checkpoints ? checkpoint_bytes(o) : export_bytes(o));
+  kedge_status status = KEDGE_OK;
+  if (leads(o)) status = kedge_disk_require(output_dir, checkpoints ? checkpoint_bytes(o) : export_bytes(o));
+  return kedge_comm_agree(o->comm, status);
+}
+
+static kedge_status begin(const char *output_dir, const kedge_optimizer *o, uint64_t step,
+                          kedge_directory **directory) {
+  if (!leads(o)) return KEDGE_OK;
+  KEDGE_TRY(kedge_disk_require(output_dir, checkpoint_bytes(o)));
+  char *path = kedge_format("%s/checkpoint-%llu", output_dir, (unsigned long long)step);
+  kedge_status status = path ? kedge_directory_begin(path, true, directory) : KEDGE_ERR_MEMORY;
+  kedge_free(path);
+  return status;
 }
 
 kedge_status kedge_run_save(const char *output_dir, const kedge_optimizer *o, const kedge_run_record *record,
                             const kedge_trainer_state *state, const char *config_yaml, uint32_t keep,
                             kedge_notes *notes) {
   kedge_directory *directory = NULL;
-  KEDGE_TRY(kedge_disk_require(output_dir, checkpoint_bytes(o)));
-  char *path = kedge_format("%s/checkpoint-%llu", output_dir, (unsigned long long)record->step);
-  kedge_status status = path ? kedge_directory_begin(path, true, &directory) : KEDGE_ERR_MEMORY;
-  kedge_free(path);
-  KEDGE_TRY(status);
-  status = save_parts(kedge_directory_path(directory), o, record, state, config_yaml, notes);
+  KEDGE_TRY(kedge_comm_agree(o->comm, begin(output_dir, o, record->step, &directory)));
+  const char *folder = directory ? kedge_directory_path(directory) : NULL;
+  kedge_status status = save_parts(folder, o, notes);
+  kedge_run_record placed = *record;
+  placed.layout = kedge_layout_of(o->comm);
+  if (status == KEDGE_OK && leads(o)) status = save_texts(folder, &placed, state, config_yaml);
   if (status != KEDGE_OK) {
     kedge_directory_discard(directory);
-    return kedge_fail_in(status, "checkpoint at step %llu was not written", (unsigned long long)record->step);
+    status =
+        kedge_fail_in(status, "checkpoint at step %llu was not written", (unsigned long long)record->step);
+  } else if (leads(o)) {
+    status = kedge_directory_commit(directory);
+    if (status == KEDGE_OK) status = remove_old(output_dir, keep, record->step);
   }
-  KEDGE_TRY(kedge_directory_commit(directory));
-  return remove_old(output_dir, keep, record->step);
+  return kedge_comm_agree(o->comm, status);
 }
 
 /* ---- Load
@@ -223,20 +178,16 @@ static bool has_file(const char *folder, const char *name) {
 
 /* Whether every part of a checkpoint is there and can be opened. The record is the caller's to destroy. */
 static kedge_status check_whole(const char *checkpoint, kedge_run_record *record) {
-  static const char *const files[] = {"config.json", "trainer_state.json", "optimizer.safetensors"};
-  kedge_st_file *states = NULL;
+  static const char *const files[] = {"config.json", "trainer_state.json"};
   kedge_checkpoint *weights = NULL;
   KEDGE_TRY(kedge__run_record_read(checkpoint, record));
   kedge_status status = KEDGE_OK;
   for (size_t i = 0; status == KEDGE_OK && i < sizeof files / sizeof *files; i++)
     if (!has_file(checkpoint, files[i]))
       status = kedge_fail(KEDGE_ERR_FORMAT, "%s: %s is missing or empty", checkpoint, files[i]);
-  char *path = kedge_path_join(checkpoint, "optimizer.safetensors");
-  if (status == KEDGE_OK) status = path ? kedge_st_open(path, &states) : KEDGE_ERR_MEMORY;
+  if (status == KEDGE_OK) status = kedge_states_check(checkpoint, record->layout);
   if (status == KEDGE_OK) status = kedge_checkpoint_open(checkpoint, &weights);
-  kedge_st_close(states);
   kedge_checkpoint_close(weights);
-  kedge_free(path);
   if (status != KEDGE_OK) kedge_run_record_destroy(record);
   return status;
 }
@@ -265,40 +216,6 @@ kedge_status kedge_run_find(const char *output_dir, char **path, kedge_notes *no
   return status;
 }
 
-static kedge_status load_state(kedge_optimizer *o, const kedge_st_file *file, uint32_t i, uint32_t s,
-                               void *piece) {
-  const kedge_param *p = &o->model->params.items[i];
-  char name[KEDGE_NAME_SIZE + 8];
-  state_name(p, s, name);
-  const kedge_st_tensor *t = kedge_st_find(file, name);
-  uint64_t count = kedge_param_count(p);
-  if (!t || t->dtype != KEDGE_ST_F32 || t->bytes != 4 * count)
-    return kedge_fail(KEDGE_ERR_MISMATCH, "%s: tensor %s: expected F32 with %llu elements, got %s",
-                      kedge_st_path(file), name, (unsigned long long)count,
-                      t ? "another size or dtype" : "nothing");
-  KEDGE_TRY(kedge_buffer_write(state_buffer(o, i, s), 0, t->data, t->bytes));
-  for (uint64_t at = 0; s == 0 && o->master[i] && at < count; at += PIECE) {
-    uint64_t n = count - at < PIECE ? count - at : PIECE;
-    KEDGE_TRY(kedge_convert_floats(piece, KEDGE_ST_BF16, t->data + 4 * at, KEDGE_ST_F32, n));
-    KEDGE_TRY(kedge_buffer_write(o->model->weights[i], 2 * at, piece, 2 * n));
-  }
-  return KEDGE_OK;
-}
-
-static kedge_status load_states(kedge_optimizer *o, const char *checkpoint) {
-  char *path = kedge_path_join(checkpoint, "optimizer.safetensors");
-  void *piece = kedge_alloc(PIECE, 2);
-  kedge_st_file *file = NULL;
-  kedge_status status = path && piece ? kedge_st_open(path, &file) : KEDGE_ERR_MEMORY;
-  for (uint32_t i = 0; status == KEDGE_OK && i < o->model->params.count; i++)
-    for (uint32_t s = 0; status == KEDGE_OK && s < STATES && o->trained[i]; s++)
-      status = load_state(o, file, i, s, piece);
-  kedge_st_close(file);
-  kedge_free(path);
-  kedge_free(piece);
-  return status;
-}
-
 /* Selection biases have no state in the optimizer: a run that moves them leaves them in the checkpoint's
  * model. */
 static kedge_status load_fixed(const kedge_optimizer *o, const char *checkpoint) {
@@ -309,9 +226,8 @@ static kedge_status load_fixed(const kedge_optimizer *o, const char *checkpoint)
   return status;
 }
 
-kedge_status kedge_run_load(const char *checkpoint, kedge_optimizer *o, const kedge_run_record *want,
-                            kedge_run_record *record, kedge_trainer_state **state, kedge_notes *notes) {
-  *state = NULL;
+static kedge_status load(const char *checkpoint, kedge_optimizer *o, const kedge_run_record *want,
+                         kedge_run_record *record, kedge_trainer_state **state, kedge_notes *notes) {
   KEDGE_TRY(check_whole(checkpoint, record));
   char *path = kedge_path_join(checkpoint, "trainer_state.json");
   kedge_status status = path ? kedge__run_record_match(checkpoint, record, want) : KEDGE_ERR_MEMORY;
@@ -319,13 +235,22 @@ kedge_status kedge_run_load(const char *checkpoint, kedge_optimizer *o, const ke
     status = kedge_notes_add(
         notes, "the checkpoint was computed on %s, this run uses %s: results will differ in the last bits",
         record->device, want->device);
-  if (status == KEDGE_OK) status = load_states(o, checkpoint);
+  if (status == KEDGE_OK) status = kedge_states_load(o, checkpoint, record->layout);
   if (status == KEDGE_OK) status = load_fixed(o, checkpoint);
   if (status == KEDGE_OK) status = kedge_trainer_state_load(path, state);
   if (status == KEDGE_OK) o->steps = record->step;
   kedge_free(path);
   if (status != KEDGE_OK) kedge_run_record_destroy(record);
   return status;
+}
+
+kedge_status kedge_run_load(const char *checkpoint, kedge_optimizer *o, const kedge_run_record *want,
+                            kedge_run_record *record, kedge_trainer_state **state, kedge_notes *notes) {
+  *state = NULL;
+  const kedge_status own = load(checkpoint, o, want, record, state, notes),
+                     all = kedge_comm_agree(o->comm, own);
+  if (own == KEDGE_OK && all != KEDGE_OK) kedge_run_record_destroy(record);
+  return all;
 }
 
 /* ---- Final model
@@ -362,19 +287,32 @@ static kedge_status move_files(const char *from, const char *to) {
   return KEDGE_OK;
 }
 
-kedge_status kedge_run_export(const char *output_dir, const kedge_optimizer *o, kedge_notes *notes) {
-  KEDGE_TRY(kedge_disk_require(output_dir, export_bytes(o)));
-  kedge_directory *directory = NULL;
-  char *staging = kedge_path_join(output_dir, "final"), *config = kedge_path_join(output_dir, "config.json");
-  kedge_status status =
-      staging && config ? kedge_directory_begin(staging, true, &directory) : KEDGE_ERR_MEMORY;
-  if (status == KEDGE_OK)
-    status = kedge_model_save(o->model, o->master, kedge_directory_path(directory), notes);
+static kedge_status put_model(const char *output_dir, const kedge_directory *directory) {
+  char *config = kedge_path_join(output_dir, "config.json");
+  kedge_status status = config ? KEDGE_OK : KEDGE_ERR_MEMORY;
   if (status == KEDGE_OK && unlink(config) && errno != ENOENT)
     status = kedge_fail(KEDGE_ERR_IO, "%s: %s", config, strerror(errno));
   if (status == KEDGE_OK) status = move_files(kedge_directory_path(directory), output_dir);
-  kedge_directory_discard(directory);
-  kedge_free(staging);
   kedge_free(config);
   return status;
+}
+
+static kedge_status begin_export(const char *output_dir, const kedge_optimizer *o,
+                                 kedge_directory **directory) {
+  if (!leads(o)) return KEDGE_OK;
+  KEDGE_TRY(kedge_disk_require(output_dir, export_bytes(o)));
+  char *staging = kedge_path_join(output_dir, "final");
+  kedge_status status = staging ? kedge_directory_begin(staging, true, directory) : KEDGE_ERR_MEMORY;
+  kedge_free(staging);
+  return status;
+}
+
+kedge_status kedge_run_export(const char *output_dir, const kedge_optimizer *o, kedge_notes *notes) {
+  kedge_directory *directory = NULL;
+  KEDGE_TRY(kedge_comm_agree(o->comm, begin_export(output_dir, o, &directory)));
+  kedge_status status = kedge_weights_save(o, directory ? kedge_directory_path(directory) : NULL, notes);
+  status = kedge_comm_agree(o->comm, status);
+  if (status == KEDGE_OK && leads(o)) status = put_model(output_dir, directory);
+  kedge_directory_discard(directory);
+  return kedge_comm_agree(o->comm, status);
 }

@@ -3,10 +3,14 @@
  * Checkpoints of a run: `<output_dir>/checkpoint-<step>/` with the model in its input's layout,
  * optimizer.safetensors (master weights and moments), trainer_state.json (transformers' keys), kedge_run.json
  * (what a resumed run must agree with) and kedge_config.yaml. A checkpoint appears whole or not at all.
- */
+ *
+ * Of several ranks each writes its own states (run_states.h) into the one folder, which must be the same for
+ * all, and rank 0 everything else. Saving, exporting and loading are called by all ranks and give all of them
+ * one status. */
 #ifndef KEDGE_MODELS_TRAINING_RUN_CHECKPOINT_H
 #define KEDGE_MODELS_TRAINING_RUN_CHECKPOINT_H
 
+#include "models/parallel/ranges.h"
 #include "models/training/config.h"
 #include "models/training/metrics.h"
 #include "models/training/optimizer.h"
@@ -19,6 +23,7 @@ typedef struct kedge_run_record {
   char data[33], eval[33]; /* hashes of the training and evaluation samples; eval "" for none */
   char *settings;          /* JSON object of the settings that decide the weights (kedge_run_settings) */
   char *device;            /* description of the device, with its instruction set */
+  kedge_layout layout;     /* of the run that wrote it */
   uint64_t step, updates;  /* updates done, and of the whole run */
   double loss_sum;         /* of the updates since the last log line */
   uint64_t loss_count;
@@ -27,8 +32,9 @@ typedef struct kedge_run_record {
 
 void kedge_run_record_destroy(kedge_run_record *record);
 
-/* The part of a configuration that decides a run's weights, as JSON text; new memory, NULL without memory. */
-char *kedge_run_settings(const kedge_config *config);
+/* The part of a configuration that decides a run's weights, as JSON text; new memory, NULL without memory.
+ * Ranks count as a larger micro-batch: per_device_train_batch_size is that of all of them. */
+char *kedge_run_settings(const kedge_config *config, uint32_t ranks);
 
 /* Writes checkpoint-<record.step> below `output_dir` and then removes the oldest ones beyond `keep` (0: keeps
  * all). */

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RECORD_CAP = 1 << 20 };
+enum { RECORD_CAP = 1 << 20, MOST_RANKS = 1 << 16 };
 
 /* Settings that may change between a run and its resumption: they decide where and when things are written,
  * not what. */
@@ -26,6 +26,7 @@ static const char *const free_settings[] = {"output_dir",
                                             "report_to",
                                             "resume_from_checkpoint",
                                             "backend",
+                                            "expert_parallel",
                                             "threads",
                                             "strict",
                                             "skip_bad_lines",
@@ -46,11 +47,16 @@ void kedge_run_record_destroy(kedge_run_record *record) {
   *record = (kedge_run_record){0};
 }
 
-char *kedge_run_settings(const kedge_config *config) {
+char *kedge_run_settings(const kedge_config *config, uint32_t ranks) {
   char *all = kedge_config_json(config), *text = NULL, *copy = NULL;
   json_t *object = all ? json_loads(all, 0, NULL) : NULL;
   for (size_t i = 0; object && i < sizeof free_settings / sizeof *free_settings; i++)
     json_object_del(object, free_settings[i]);
+  if (object && json_object_set_new(object, "per_device_train_batch_size",
+                                    json_integer(config->per_device_train_batch_size * ranks))) {
+    json_decref(object);
+    object = NULL;
+  }
   const json_t *routers = json_object_get(object, "router");
   for (size_t i = 0; i < json_array_size(routers); i++)
     for (size_t j = 0; j < sizeof router_paths / sizeof *router_paths; j++)
@@ -65,12 +71,13 @@ char *kedge_run_settings(const kedge_config *config) {
 
 char *kedge__run_record_json(const kedge_run_record *r) {
   json_t *settings = json_loads(r->settings, 0, NULL);
-  json_t *o = json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:f, s:I, s:o?, s:o?}", "kedge_run", 1,
-                        "version", kedge_version(), "base_hash", r->base, "routing_hash", r->routing,
-                        "data_hash", r->data, "eval_hash", r->eval, "device", r->device, "step",
-                        (json_int_t)r->step, "updates", (json_int_t)r->updates, "log_loss_sum", r->loss_sum,
-                        "log_loss_count", (json_int_t)r->loss_count, "best_loss",
-                        isnan(r->best_loss) ? json_null() : json_real(r->best_loss), "settings", settings);
+  json_t *o = json_pack(
+      "{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:f, s:I, s:o?, s:o?, s:I, s:I}", "kedge_run", 1,
+      "version", kedge_version(), "base_hash", r->base, "routing_hash", r->routing, "data_hash", r->data,
+      "eval_hash", r->eval, "device", r->device, "step", (json_int_t)r->step, "updates",
+      (json_int_t)r->updates, "log_loss_sum", r->loss_sum, "log_loss_count", (json_int_t)r->loss_count,
+      "best_loss", isnan(r->best_loss) ? json_null() : json_real(r->best_loss), "settings", settings, "ranks",
+      (json_int_t)r->layout.ranks, "expert_parallel", (json_int_t)r->layout.experts);
   char *text = o ? json_dumps(o, JSON_INDENT(2)) : NULL, *copy = text ? kedge_format("%s\n", text) : NULL;
   free(text);
   json_decref(o);
@@ -79,16 +86,18 @@ char *kedge__run_record_json(const kedge_run_record *r) {
 
 static kedge_status parse(const json_t *o, kedge_run_record *r) {
   const char *data, *eval, *device, *base = "", *routing = "";
-  json_int_t step, updates, count;
+  json_int_t step, updates, count, ranks = 1, experts = 1;
   const json_t *best, *settings;
   json_error_t error;
   if (json_unpack_ex((json_t *)(uintptr_t)o, &error, 0,
-                     "{s?s, s?s, s:s, s:s, s:s, s:I, s:I, s:F, s:I, s:o, s:o}", "base_hash", &base,
+                     "{s?s, s?s, s:s, s:s, s:s, s:I, s:I, s:F, s:I, s:o, s:o, s?I, s?I}", "base_hash", &base,
                      "routing_hash", &routing, "data_hash", &data, "eval_hash", &eval, "device", &device,
                      "step", &step, "updates", &updates, "log_loss_sum", &r->loss_sum, "log_loss_count",
-                     &count, "best_loss", &best, "settings", &settings) ||
+                     &count, "best_loss", &best, "settings", &settings, "ranks", &ranks, "expert_parallel",
+                     &experts) ||
       strlen(base) > 32 || strlen(routing) > 32 || strlen(data) > 32 || strlen(eval) > 32 || step < 0 ||
-      updates < step || count < 0 || !json_is_object(settings))
+      updates < step || count < 0 || ranks < 1 || ranks > MOST_RANKS || experts < 1 || ranks % experts ||
+      !json_is_object(settings))
     return kedge_fail(KEDGE_ERR_FORMAT, "not a run record: %s", error.text);
   memcpy(r->base, base, strlen(base) + 1);
   memcpy(r->routing, routing, strlen(routing) + 1);
@@ -96,6 +105,7 @@ static kedge_status parse(const json_t *o, kedge_run_record *r) {
   memcpy(r->eval, eval, strlen(eval) + 1);
   r->step = (uint64_t)step;
   r->updates = (uint64_t)updates;
+  r->layout = (kedge_layout){(uint32_t)ranks, (uint32_t)experts};
   r->loss_count = (uint64_t)count;
   r->best_loss = json_is_number(best) ? json_number_value(best) : (double)NAN;
   char *text = json_dumps(settings, JSON_COMPACT | JSON_SORT_KEYS);

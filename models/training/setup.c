@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 const kedge_dataset *kedge_setup_train(const kedge_setup *s) {
   return s->train ? s->train : s->data;
@@ -81,6 +82,17 @@ static kedge_status open_model(kedge_setup *s, kedge_dtype dtype) {
   return kedge_model_open(s->device, c->model_name_or_path, &how, &s->model);
 }
 
+/* The device's collective ops run over the ranks, in the groups that the configuration wants. */
+static kedge_status arrange(kedge_setup *s) {
+  const uint32_t experts = (uint32_t)s->config->expert_parallel;
+  if (!s->comm)
+    return kedge_fail(KEDGE_ERR_ARGUMENT,
+                      "key \"expert_parallel\": %u ranks to share the experts, but the run has one", experts);
+  KEDGE_TRY(kedge_comm_arrange(s->comm, experts));
+  kedge_device_join(s->device, s->comm);
+  return KEDGE_OK;
+}
+
 /* `auto` is the model's own dtype, or f32 where bf16 would be slower; says which. */
 static void settle_dtype(const kedge_setup *s, kedge_dtype *dtype, kedge_note note, void *context) {
   if (s->config->dtype != KEDGE_CONFIG_DTYPE_AUTO) return;
@@ -93,11 +105,24 @@ static void settle_dtype(const kedge_setup *s, kedge_dtype *dtype, kedge_note no
   if (note) note(context, line);
 }
 
+/* CPU threads of a rank: by default its part of the machine. */
+static uint32_t threads_of(const kedge_config *config, const kedge_comm *comm) {
+  const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+  if (config->threads || !comm || comm->local_size <= 1 || cores <= 0) return (uint32_t)config->threads;
+  const uint32_t each = (uint32_t)cores / comm->local_size;
+  return each ? each : 1;
+}
+
 kedge_status kedge_setup_init(kedge_setup *s, const kedge_config *config, kedge_note note, void *context) {
-  *s = (kedge_setup){.config = config};
+  return kedge_setup_init_on(s, config, NULL, note, context);
+}
+
+kedge_status kedge_setup_init_on(kedge_setup *s, const kedge_config *config, kedge_comm *comm,
+                                 kedge_note note, void *context) {
+  *s = (kedge_setup){.config = config, .comm = comm};
   kedge_dtype dtype;
   kedge_status status;
-  const kedge_open_options open = {.threads = (uint32_t)config->threads};
+  const kedge_open_options open = {.threads = threads_of(config, comm)};
   KEDGE_GOTO(kedge_config_require(config, "model_name_or_path,dataset,output_dir"), status, fail);
   KEDGE_GOTO(kedge_setup_dtype(config, &dtype), status, fail);
   KEDGE_GOTO(kedge_device_open(config->backend, &open, &s->device), status, fail);
@@ -105,6 +130,7 @@ kedge_status kedge_setup_init(kedge_setup *s, const kedge_config *config, kedge_
     status = kedge_fail(KEDGE_ERR_ARGUMENT, "key \"backend\": %s computes nothing", config->backend);
     goto fail;
   }
+  if (comm || config->expert_parallel != 1) KEDGE_GOTO(arrange(s), status, fail);
   settle_dtype(s, &dtype, note, context);
   KEDGE_GOTO(open_data(s, note, context), status, fail);
   KEDGE_GOTO(open_model(s, dtype), status, fail);

@@ -6,6 +6,7 @@
 #ifndef KEDGE_MODELS_TRAINING_SETUP_H
 #define KEDGE_MODELS_TRAINING_SETUP_H
 
+#include "core/comm.h"
 #include "models/training/config.h"
 #include "models/training/interventions.h"
 
@@ -14,6 +15,7 @@ typedef void (*kedge_note)(void *context, const char *line);
 
 typedef struct kedge_setup {
   const kedge_config *config;
+  kedge_comm *comm; /* borrowed; NULL: the run has one rank */
   kedge_device *device;
   kedge_tokenizer *tokenizer;
   kedge_dataset *data;         /* all samples of `dataset` */
@@ -25,6 +27,10 @@ typedef struct kedge_setup {
 /* Opens everything that `kedge train` needs, in an order that finds cheap mistakes first. Errors name key and
  * file. On failure nothing is left open. */
 kedge_status kedge_setup_init(kedge_setup *setup, const kedge_config *config, kedge_note note, void *context);
+/* The same on one of several ranks: the device joins the comm, which is arranged for the configuration.
+ * Called by all of them; each gets its own status. */
+kedge_status kedge_setup_init_on(kedge_setup *setup, const kedge_config *config, kedge_comm *comm,
+                                 kedge_note note, void *context);
 void kedge_setup_destroy(kedge_setup *setup);
 
 /* The data part alone: tokenizer of the model directory and the samples of `files`. Both owned by the caller.

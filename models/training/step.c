@@ -26,6 +26,17 @@ static void counting_interventions(kedge_stepper *s) {
   }
 }
 
+/* Passes talk to other ranks where experts are shared, and where the load-balancing loss counts the tokens of
+ * all. */
+static bool in_lockstep(const kedge_stepper *s) {
+  bool any = kedge_comm_size(s->setup->comm, KEDGE_RANKS_EXPERTS) > 1;
+  for (uint32_t i = 0; i < s->setup->router.count; i++) {
+    const kedge_intervention *it = &s->setup->router.items[i];
+    any |= kedge_intervention_shares_counts(it);
+  }
+  return any && kedge_comm_size(s->setup->comm, KEDGE_RANKS_ALL) > 1;
+}
+
 static void init_passes(kedge_stepper *s) {
   const kedge_config *c = s->setup->config;
   const kedge_interventions *router = &s->setup->router;
@@ -69,6 +80,7 @@ kedge_status kedge_stepper_init(kedge_stepper *s, const kedge_setup *setup) {
   kedge_feeds_init(&s->feeds, &setup->model->params, setup->router.items, setup->router.sources,
                    setup->router.count);
   counting_interventions(s);
+  s->lockstep = in_lockstep(s);
   init_passes(s);
   if (status == KEDGE_OK && needs_base(s))
     status = kedge_router_reader_open(setup->model, c->model_name_or_path, s->workspace, &s->base);
@@ -169,8 +181,7 @@ static kedge_status run_pass(kedge_stepper *s, kedge_passes *passes, const kedge
                              kedge_pass **pass) {
   const kedge_tokens tokens = tokens_of(mb, fed ? s->feeds.data : NULL);
   KEDGE_TRY(kedge_passes_get(passes, mb->size, fed ? kedge_feeds_rows(&s->feeds, mb->samples) : 0, pass));
-  KEDGE_TRY(kedge_pass_run(*pass, &tokens));
-  return kedge_pass_check_routers(*pass, passes->model);
+  return kedge_pass_run(*pass, &tokens);
 }
 
 static kedge_status fill_feeds(kedge_stepper *s, kedge_batches *batches, const kedge_update *update,
@@ -180,6 +191,14 @@ static kedge_status fill_feeds(kedge_stepper *s, kedge_batches *batches, const k
   return fill_base(s, mb);
 }
 
+/* A failure before a pass has ended leaves the others waiting in it; one that it showed is told to all. */
+static kedge_status end_micro(kedge_stepper *s, kedge_status status, bool passed) {
+  kedge_comm *comm = s->setup->comm;
+  if (!s->lockstep) return status;
+  if (!passed && status != KEDGE_OK) comm->broken = true;
+  return kedge_comm_agree(comm, status);
+}
+
 /* Frequencies of the whole update before its first backward: a forward of every micro-batch, with the
  * interventions that change the choice. */
 static kedge_status count_update(kedge_stepper *s, kedge_batches *batches, const kedge_update *update,
@@ -187,17 +206,31 @@ static kedge_status count_update(kedge_stepper *s, kedge_batches *batches, const
   for (uint32_t i = 0; i < update->micro_batches; i++) {
     kedge_micro_batch mb;
     kedge_pass *pass;
-    KEDGE_TRY(fill_feeds(s, batches, update, i, &mb));
-    if (!i) memset(kedge_feeds_table(&s->feeds, balance), 0, s->feeds.table_bytes[balance]);
-    KEDGE_TRY(run_pass(s, &s->counting, &mb, true, &pass));
-    KEDGE_TRY(add_counts(s, pass, balance));
+    kedge_status status = fill_feeds(s, batches, update, i, &mb);
+    if (!i && status == KEDGE_OK)
+      memset(kedge_feeds_table(&s->feeds, balance), 0, s->feeds.table_bytes[balance]);
+    if (status == KEDGE_OK) status = run_pass(s, &s->counting, &mb, true, &pass);
+    if (status == KEDGE_OK) status = add_counts(s, pass, balance);
+    KEDGE_TRY(end_micro(s, status, status == KEDGE_OK));
   }
   return KEDGE_OK;
 }
 
-static kedge_status train_micro(kedge_stepper *s, const kedge_micro_batch *mb, kedge_step_result *result) {
-  kedge_pass *pass;
-  KEDGE_TRY(run_pass(s, &s->train, mb, true, &pass));
+/* The counts of all ranks, exact as the whole numbers that they are. */
+static kedge_status sum_counts(kedge_stepper *s, uint32_t balance) {
+  const uint64_t cells = (uint64_t)s->setup->model->params.moe_layers * s->setup->model->config.num_experts;
+  float *counts = kedge_feeds_table(&s->feeds, balance);
+  double *sums = kedge_alloc(cells, sizeof *sums);
+  if (!sums) return KEDGE_ERR_MEMORY;
+  for (uint64_t i = 0; i < cells; i++) sums[i] = (double)counts[i];
+  kedge_status status = kedge_comm_sum(s->setup->comm, sums, cells);
+  for (uint64_t i = 0; i < cells; i++) counts[i] = (float)sums[i];
+  kedge_free(sums);
+  return status;
+}
+
+static kedge_status read_pass(kedge_stepper *s, const kedge_pass *pass, kedge_step_result *result) {
+  KEDGE_TRY(kedge_pass_check_routers(pass, s->setup->model));
   KEDGE_TRY(read_loss(s->setup->model, pass, pass->decoder.loss_1, &result->loss));
   KEDGE_TRY(read_loss(s->setup->model, pass, pass->decoder.aux_1, &result->aux));
   for (uint32_t i = 0; i < s->feeds.count; i++)
@@ -206,6 +239,60 @@ static kedge_status train_micro(kedge_stepper *s, const kedge_micro_batch *mb, k
   if (balance < s->feeds.count && s->feeds.interventions[balance].scope == KEDGE_BALANCE_GLOBAL_RUNNING)
     KEDGE_TRY(add_counts(s, pass, balance));
   return add_loads(s, pass);
+}
+
+/* Micro-batch `index`. `fresh`: a table that counts micro-batches begins with this one. */
+static kedge_status train_micro(kedge_stepper *s, kedge_batches *batches, const kedge_update *update,
+                                uint32_t index, bool fresh, kedge_step_result *result) {
+  kedge_micro_batch mb;
+  kedge_pass *pass;
+  const uint32_t balance = global_balance(s);
+  kedge_status status = fill_feeds(s, batches, update, index, &mb);
+  if (status == KEDGE_OK && fresh)
+    memset(kedge_feeds_table(&s->feeds, balance), 0, s->feeds.table_bytes[balance]);
+  if (status == KEDGE_OK) status = run_pass(s, &s->train, &mb, true, &pass);
+  const bool passed = status == KEDGE_OK;
+  if (passed) status = read_pass(s, pass, result);
+  return end_micro(s, status, passed);
+}
+
+/* All micro-batches of this rank, forward and backward. */
+static kedge_status run_micros(kedge_stepper *s, kedge_batches *batches, const kedge_update *update,
+                               kedge_step_result *result) {
+  const uint32_t balance = global_balance(s);
+  const bool tabled = balance < s->feeds.count,
+             counted = tabled && s->feeds.interventions[balance].scope == KEDGE_BALANCE_GLOBAL;
+  KEDGE_TRY(kedge_optimizer_begin(&s->optimizer));
+  if (counted) {
+    KEDGE_TRY(kedge_comm_agree(s->setup->comm, count_update(s, batches, update, balance)));
+    KEDGE_TRY(sum_counts(s, balance));
+  }
+  for (uint32_t i = 0; i < update->micro_batches; i++)
+    KEDGE_TRY(train_micro(s, batches, update, i, !i && tabled && !counted, result));
+  return KEDGE_OK;
+}
+
+/* Adds up what the ranks have seen of an update: losses and terms, the prior's cells, the experts' tokens. */
+static kedge_status sum_result(kedge_stepper *s, kedge_step_result *r) {
+  enum { FIRST = 5 + KEDGE_MAX_INTERVENTIONS };
+  const uint64_t cells = (uint64_t)s->setup->model->params.moe_layers * s->setup->model->config.num_experts;
+  if (kedge_comm_size(s->setup->comm, KEDGE_RANKS_ALL) == 1) return KEDGE_OK;
+  double *sums = kedge_alloc(FIRST + cells, sizeof *sums);
+  if (!sums) return KEDGE_ERR_MEMORY;
+  const double own[5] = {r->loss, r->aux, (double)r->clipped.low, (double)r->clipped.high,
+                         (double)r->clipped.cells};
+  memcpy(sums, own, sizeof own);
+  memcpy(sums + 5, r->terms, sizeof r->terms);
+  for (uint64_t i = 0; i < cells; i++) sums[FIRST + i] = (double)s->loads[i];
+  kedge_status status = kedge_comm_sum(s->setup->comm, sums, FIRST + cells);
+  r->loss = sums[0];
+  r->aux = sums[1];
+  r->clipped =
+      (kedge_prior_clipped){.low = (uint64_t)sums[2], .high = (uint64_t)sums[3], .cells = (uint64_t)sums[4]};
+  memcpy(r->terms, sums + 5, sizeof r->terms);
+  for (uint64_t i = 0; i < cells; i++) s->loads[i] = (uint64_t)sums[FIRST + i];
+  kedge_free(sums);
+  return status;
 }
 
 /* Loss-free balancing (arXiv 2408.15664): a_e += u sign(mean n - n_e), n the tokens of the whole update. With
@@ -256,49 +343,72 @@ static void measure_loads(const kedge_stepper *s, kedge_step_result *result) {
 kedge_status kedge_stepper_update(kedge_stepper *s, kedge_batches *batches, const kedge_update *update,
                                   double learning_rate, kedge_step_result *result) {
   const kedge_params *p = &s->setup->model->params;
-  const uint32_t balance = global_balance(s);
-  const bool counted =
-      balance < s->feeds.count && s->feeds.interventions[balance].scope == KEDGE_BALANCE_GLOBAL;
+  kedge_comm *comm = s->setup->comm;
+  if (comm) comm->agreed = false;
   *result = (kedge_step_result){0};
   s->feeds.clipped = (kedge_prior_clipped){0};
   memset(s->loads, 0, (uint64_t)p->moe_layers * p->config.num_experts * sizeof *s->loads);
-  KEDGE_TRY(kedge_optimizer_begin(&s->optimizer));
-  if (counted) KEDGE_TRY(count_update(s, batches, update, balance));
-  for (uint32_t i = 0; i < update->micro_batches; i++) {
-    kedge_micro_batch mb;
-    KEDGE_TRY(fill_feeds(s, batches, update, i, &mb));
-    if (!i && balance < s->feeds.count && !counted)
-      memset(kedge_feeds_table(&s->feeds, balance), 0, s->feeds.table_bytes[balance]);
-    KEDGE_TRY(train_micro(s, &mb, result));
-  }
-  measure_loads(s, result);
+  kedge_status status = run_micros(s, batches, update, result);
   result->clipped = s->feeds.clipped;
-  KEDGE_TRY(kedge_optimizer_step(&s->optimizer, learning_rate, &result->norms));
+  if (!comm || !comm->agreed) status = kedge_comm_agree(comm, status);
+  KEDGE_TRY(status);
+  KEDGE_TRY(sum_result(s, result));
+  measure_loads(s, result);
+  status = kedge_optimizer_step(&s->optimizer, learning_rate, &result->norms);
+  if (status == KEDGE_ERR_NUMERIC) return kedge_comm_agree(comm, status); /* the norm is one for all ranks */
+  KEDGE_TRY(status);
   return move_biases(s);
 }
 
+/* Runs evaluation batch `index`; a rank that has none runs the first one again, where the others need it. */
+static kedge_status evaluate_batch(kedge_stepper *s, kedge_batches *batches, uint64_t index, double *part,
+                                   uint32_t *supervised) {
+  kedge_update update;
+  kedge_micro_batch mb;
+  kedge_pass *pass;
+  kedge_status status = kedge_batches_seek(batches, index);
+  if (status == KEDGE_OK) status = kedge_batches_next(batches, &update);
+  if (status == KEDGE_OK) status = kedge_batches_micro(batches, 0, &mb);
+  if (status == KEDGE_OK) status = run_pass(s, &s->eval, &mb, false, &pass);
+  const bool passed = status == KEDGE_OK;
+  *supervised = passed ? mb.supervised : 0;
+  if (passed) status = kedge_pass_check_routers(pass, s->setup->model);
+  if (status == KEDGE_OK) status = read_loss(s->setup->model, pass, pass->decoder.loss_1, part);
+  return end_micro(s, status, passed);
+}
+
+/* Each rank runs every so-manieth batch; sums are made over the batches in their order, as one rank makes
+ * them. */
 kedge_status kedge_stepper_evaluate(kedge_stepper *s, double *loss) {
   const kedge_dataset *data = s->setup->eval;
+  kedge_comm *comm = s->setup->comm;
+  const uint32_t ranks = kedge_comm_size(comm, KEDGE_RANKS_ALL),
+                 rank = kedge_comm_rank(comm, KEDGE_RANKS_ALL);
   kedge_batches *batches;
-  kedge_pass *pass;
-  double sum = 0;
-  uint64_t tokens = 0;
+  double sum = 0, tokens = 0;
   KEDGE_TRY(kedge_batches_new_eval(data, (uint32_t)s->setup->config->per_device_eval_batch_size, &batches));
-  kedge_status status = KEDGE_OK;
-  for (;;) {
-    kedge_update update;
-    kedge_micro_batch mb;
+  const uint64_t count = kedge_batches_updates(batches);
+  double(*parts)[2] =
+      kedge_alloc(count, sizeof *parts); /* loss over the batch's tokens, and how many they are */
+  kedge_status status = parts ? KEDGE_OK : KEDGE_ERR_MEMORY;
+  for (uint64_t first = 0; status == KEDGE_OK && first < count; first += ranks) {
+    const bool own = first + rank < count;
     double part = 0;
-    KEDGE_GOTO(kedge_batches_next(batches, &update), status, done);
-    if (!update.micro_batches) break;
-    KEDGE_GOTO(kedge_batches_micro(batches, 0, &mb), status, done);
-    KEDGE_GOTO(run_pass(s, &s->eval, &mb, false, &pass), status, done);
-    KEDGE_GOTO(read_loss(s->setup->model, pass, pass->decoder.loss_1, &part), status, done);
-    sum += part * (double)mb.supervised; /* a batch's loss is the mean over its own tokens */
-    tokens += mb.supervised;
+    uint32_t supervised = 0;
+    if (!own && !s->lockstep) break;
+    status = evaluate_batch(s, batches, own ? first + rank : 0, &part, &supervised);
+    if (!own || status != KEDGE_OK) continue;
+    parts[first + rank][0] = part * (double)supervised; /* a batch's loss is the mean over its own tokens */
+    parts[first + rank][1] = supervised;
   }
-  *loss = tokens ? sum / (double)tokens : (double)NAN;
-done:
+  if (!comm || !comm->agreed) status = kedge_comm_agree(comm, status);
+  if (status == KEDGE_OK) status = kedge_comm_sum(comm, parts[0], 2 * count);
+  for (uint64_t i = 0; status == KEDGE_OK && i < count; i++) {
+    sum += parts[i][0];
+    tokens += parts[i][1];
+  }
+  *loss = tokens > 0 ? sum / tokens : (double)NAN;
+  kedge_free(parts);
   kedge_batches_free(batches);
   return status;
 }

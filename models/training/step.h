@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * One update, and one evaluation, of a model: micro-batches through the passes of their buckets. For
- * trainer.c. */
+ * trainer.c. Of several ranks each runs its part of every micro-batch; results are those of all, and the same
+ * on all. A failure that only one rank met is told by all, unless the others wait for it (kedge_comm.broken).
+ */
 #ifndef KEDGE_MODELS_TRAINING_STEP_H
 #define KEDGE_MODELS_TRAINING_STEP_H
 
@@ -12,6 +14,7 @@ enum { KEDGE_STEP_OPS = 64 }; /* room for the times of all ops */
 
 typedef struct kedge_stepper {
   const kedge_setup *setup;
+  bool lockstep; /* the passes themselves talk to other ranks: all run as many of them */
   kedge_workspace *workspace;
   kedge_optimizer optimizer;
   kedge_passes train, counting, eval; /* counting: forwards for the balance loss of a global batch */

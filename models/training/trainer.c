@@ -4,6 +4,7 @@
 
 #include "models/checkpoint/atomic.h"
 #include "models/training/metrics.h"
+#include "models/training/ranks.h"
 #include "models/training/run_checkpoint.h"
 #include "models/training/schedule.h"
 #include "models/training/step.h"
@@ -38,8 +39,13 @@ typedef struct run {
   uint64_t best_step; /* of the best evaluation in this process; 0: none */
 } run;
 
+/* Rank 0 writes and speaks for all. */
+static bool leads(const run *r) {
+  return kedge_comm_rank(r->hooks->comm, KEDGE_RANKS_ALL) == 0;
+}
+
 static void say(run *r, const char *line) {
-  if (r->hooks->note) r->hooks->note(r->hooks->context, line);
+  if (r->hooks->note && leads(r)) r->hooks->note(r->hooks->context, line);
 }
 
 static void show_notes(run *r) {
@@ -131,6 +137,8 @@ kedge_status kedge_train_batches(const kedge_setup *setup, kedge_batches **batch
   const kedge_batches_options options = {
       .batch_size = (uint32_t)c->per_device_train_batch_size,
       .accumulation = (uint32_t)c->gradient_accumulation_steps,
+      .ranks = kedge_comm_size(setup->comm, KEDGE_RANKS_ALL),
+      .rank = kedge_comm_rank(setup->comm, KEDGE_RANKS_ALL),
       .packing = c->packing,
       .max_length = (uint32_t)c->max_length,
       .shuffle = c->shuffle_dataset,
@@ -143,7 +151,7 @@ kedge_status kedge_train_batches(const kedge_setup *setup, kedge_batches **batch
     return kedge_fail(KEDGE_ERR_UNSUPPORTED,
                       "key \"packing_strategy\": expected bfd, which never cuts a sample");
   KEDGE_TRY(kedge_batches_new(kedge_setup_train(setup), &options, batches));
-  kedge_status status = kedge_schedule_init(schedule, c, kedge_batches_rows(*batches), 1);
+  kedge_status status = kedge_schedule_init(schedule, c, kedge_batches_rows(*batches), options.ranks);
   if (status == KEDGE_OK && schedule->updates != kedge_batches_updates(*batches))
     status = kedge_fail(KEDGE_ERR_MISMATCH, "the schedule has %llu updates, the data %llu",
                         (unsigned long long)schedule->updates,
@@ -162,7 +170,7 @@ static kedge_status describe(run *r) {
   KEDGE_TRY(kedge_interventions_hash(&r->setup.router, record->routing));
   snprintf(record->data, sizeof record->data, "%s", kedge_setup_train(&r->setup)->hash);
   if (r->setup.eval) snprintf(record->eval, sizeof record->eval, "%s", r->setup.eval->hash);
-  record->settings = kedge_run_settings(r->config);
+  record->settings = kedge_run_settings(r->config, kedge_comm_size(r->hooks->comm, KEDGE_RANKS_ALL));
   record->device = kedge_strdup(kedge_device_description(r->setup.device));
   r->yaml = kedge_config_yaml(r->config);
   return record->settings && record->device && r->yaml ? KEDGE_OK : KEDGE_ERR_MEMORY;
@@ -183,36 +191,79 @@ static kedge_status resume(run *r, const char *checkpoint) {
 static kedge_status start_state(run *r) {
   if (!r->state) KEDGE_TRY(kedge_trainer_state_new(&r->state));
   KEDGE_TRY(kedge_trainer_state_set_run(r->state, r->config, &r->schedule));
-  if (r->config->report_to == KEDGE_CONFIG_REPORT_NONE) return KEDGE_OK;
+  if (r->config->report_to == KEDGE_CONFIG_REPORT_NONE || !leads(r)) return KEDGE_OK;
   char *path = kedge_path_join(r->config->output_dir, "metrics.jsonl");
   kedge_status status = path ? kedge_metrics_open(path, r->record.step, &r->metrics) : KEDGE_ERR_MEMORY;
   kedge_free(path);
   return status;
 }
 
-static kedge_status start(run *r) {
-  char *checkpoint = NULL;
-  kedge_status status = kedge_config_require(r->config, "output_dir");
-  if (status == KEDGE_OK) status = choose_checkpoint(r, &checkpoint);
-  if (status == KEDGE_OK) status = check_output(r->config, checkpoint);
-  if (status == KEDGE_OK) status = kedge_setup_init(&r->setup, r->config, r->hooks->note, r->hooks->context);
-  if (status == KEDGE_OK) status = lock_output(r);
-  if (status == KEDGE_OK)
-    status = check_output(r->config, checkpoint); /* once more: nobody else writes now */
-  if (status == KEDGE_OK) status = kedge_train_batches(&r->setup, &r->batches, &r->schedule);
-  if (status == KEDGE_OK) status = kedge_stepper_init(&r->stepper, &r->setup);
-  if (status == KEDGE_OK && r->config->router_probe_steps > 0 && r->setup.model->params.moe_layers)
-    status = kedge_watch_init(&r->watch, &r->setup, r->stepper.workspace, r->stepper.base);
-  if (status == KEDGE_OK && kedge_schedule_only_warms(&r->schedule))
+/* Where rank 0 resumes from, for all: *checkpoint is new memory, NULL for a fresh start. */
+static kedge_status share_checkpoint(run *r, char **checkpoint) {
+  char path[4096] = "";
+  kedge_status status = KEDGE_OK;
+  if (leads(r)) {
+    status = choose_checkpoint(r, checkpoint);
+    if (status == KEDGE_OK) status = check_output(r->config, *checkpoint);
+    if (status == KEDGE_OK && *checkpoint &&
+        snprintf(path, sizeof path, "%s", *checkpoint) >= (int)sizeof path)
+      status = kedge_fail(KEDGE_ERR_ARGUMENT, "%.80s...: a longer path than 4095 bytes", *checkpoint);
+  }
+  KEDGE_TRY(kedge_comm_agree(r->hooks->comm, status));
+  KEDGE_TRY(kedge_comm_broadcast(r->hooks->comm, 0, path, sizeof path));
+  if (leads(r) || !*path) return KEDGE_OK;
+  *checkpoint = kedge_strdup(path);
+  return *checkpoint ? KEDGE_OK : KEDGE_ERR_MEMORY;
+}
+
+/* The output folder, held by rank 0; once more a look at what is there: nobody else writes now. */
+static kedge_status take_output(run *r, const char *checkpoint) {
+  if (!leads(r)) return KEDGE_OK;
+  KEDGE_TRY(lock_output(r));
+  return check_output(r->config, checkpoint);
+}
+
+/* What this rank trains with. */
+static kedge_status open_run(run *r) {
+  KEDGE_TRY(kedge_train_batches(&r->setup, &r->batches, &r->schedule));
+  KEDGE_TRY(kedge_stepper_init(&r->stepper, &r->setup));
+  if (kedge_schedule_only_warms(&r->schedule))
     say(r, "warm-up takes all updates of this run: the learning rate never reaches its highest");
-  if (status == KEDGE_OK) status = describe(r);
+  return describe(r);
+}
+
+/* The run's fixed batch. It runs the model, together with the other ranks. */
+static kedge_status open_watch(run *r) {
+  if (r->config->router_probe_steps <= 0 || !r->setup.model->params.moe_layers) return KEDGE_OK;
+  return kedge_watch_init(&r->watch, &r->setup, r->stepper.workspace, r->stepper.base);
+}
+
+static void tell_rank(void *context, const char *line) {
+  say(context, line);
+}
+
+static kedge_status start(run *r) {
+  kedge_comm *comm = r->hooks->comm;
+  char *checkpoint = NULL;
+  kedge_status status = kedge_comm_agree(comm, kedge_config_require(r->config, "output_dir"));
+  if (status == KEDGE_OK) status = kedge_ranks_check(comm, r->config);
+  if (status == KEDGE_OK) status = share_checkpoint(r, &checkpoint);
+  if (status == KEDGE_OK)
+    status =
+        kedge_setup_init_on(&r->setup, r->config, comm, leads(r) ? r->hooks->note : NULL, r->hooks->context);
+  if (!comm || !comm->agreed) status = kedge_comm_agree(comm, status);
+  if (status == KEDGE_OK) status = kedge_comm_agree(comm, take_output(r, checkpoint));
+  if (status == KEDGE_OK) status = kedge_comm_agree(comm, open_run(r));
+  if (status == KEDGE_OK) status = kedge_ranks_check_contents(comm, &r->record);
+  if (status == KEDGE_OK) status = kedge_ranks_tell(comm, r->setup.device, tell_rank, r);
+  if (status == KEDGE_OK) status = kedge_comm_agree(comm, open_watch(r));
   if (status == KEDGE_OK && checkpoint) status = resume(r, checkpoint);
   if (status == KEDGE_OK) /* rather now than after hours of training that could not be kept */
     status = kedge_run_require_disk(r->config->output_dir, &r->stepper.optimizer,
                                     r->config->save_strategy != KEDGE_CONFIG_STRATEGY_NO);
-  if (status == KEDGE_OK) status = start_state(r);
+  if (status == KEDGE_OK) status = kedge_comm_agree(comm, start_state(r));
   kedge_free(checkpoint);
-  if (status == KEDGE_OK && r->hooks->started)
+  if (status == KEDGE_OK && r->hooks->started && leads(r))
     r->hooks->started(r->hooks->context, &r->setup, r->schedule.updates, r->record.step);
   return status;
 }
@@ -227,7 +278,7 @@ static kedge_status log_line(run *r, double epoch, const kedge_metric *ours, con
   if (r->metrics) KEDGE_TRY(kedge_metrics_write(r->metrics, step, epoch, ours, count));
   if (their_count) KEDGE_TRY(kedge_trainer_state_log(r->state, step, epoch, theirs, their_count));
   const kedge_train_log log = {step, epoch, ours, count};
-  if (r->hooks->logged) r->hooks->logged(r->hooks->context, &log);
+  if (r->hooks->logged && leads(r)) r->hooks->logged(r->hooks->context, &log);
   return KEDGE_OK;
 }
 
@@ -318,7 +369,7 @@ static kedge_status save(run *r) {
                            (uint32_t)r->config->save_total_limit, r->saved ? NULL : &r->notes));
   show_notes(r);
   r->saved = r->record.step;
-  if (r->hooks->saved) r->hooks->saved(r->hooks->context, r->config->output_dir, r->record.step);
+  if (r->hooks->saved && leads(r)) r->hooks->saved(r->hooks->context, r->config->output_dir, r->record.step);
   return KEDGE_OK;
 }
 
@@ -365,7 +416,7 @@ static kedge_status one_update(run *r, const kedge_update *update) {
       .grad_norm = step.norms.all,
       .router_grad_norm = step.norms.router,
   };
-  if (r->hooks->progress) r->hooks->progress(r->hooks->context, &progress);
+  if (r->hooks->progress && leads(r)) r->hooks->progress(r->hooks->context, &progress);
   return after_update(r, update, rate, &step);
 }
 
@@ -375,7 +426,9 @@ static kedge_status loop(run *r) {
     KEDGE_TRY(kedge_batches_next(r->batches, &update));
     if (!update.micro_batches) return KEDGE_OK;
     KEDGE_TRY(one_update(r, &update));
-    if (r->record.step < r->schedule.updates && r->hooks->stop && r->hooks->stop(r->hooks->context)) {
+    bool stop = r->record.step < r->schedule.updates && r->hooks->stop && r->hooks->stop(r->hooks->context);
+    KEDGE_TRY(kedge_comm_any(r->hooks->comm, &stop));
+    if (stop) {
       KEDGE_TRY(save(r));
       return kedge_fail(
           KEDGE_ERR_INTERRUPTED,
@@ -389,10 +442,11 @@ static kedge_status loop(run *r) {
 static kedge_status finish(run *r) {
   KEDGE_TRY(kedge_trainer_state_set(r->state, "global_step", (double)r->record.step));
   KEDGE_TRY(kedge_run_export(r->config->output_dir, &r->stepper.optimizer, NULL));
+  if (!leads(r)) return kedge_comm_agree(r->hooks->comm, KEDGE_OK);
   char *path = kedge_path_join(r->config->output_dir, "trainer_state.json");
   kedge_status status = path ? kedge_trainer_state_save(r->state, path) : KEDGE_ERR_MEMORY;
   kedge_free(path);
-  return status;
+  return kedge_comm_agree(r->hooks->comm, status);
 }
 
 kedge_status kedge_train(const kedge_config *config, const kedge_train_hooks *hooks,

@@ -31,6 +31,7 @@ typedef struct kedge_train_hooks {
   void (*progress)(void *context, const kedge_train_progress *progress);                     /* may be NULL */
   void (*logged)(void *context, const kedge_train_log *log);                                 /* may be NULL */
   void (*saved)(void *context, const char *path, uint64_t step);                             /* may be NULL */
+  kedge_comm *comm;            /* the ranks that train together; NULL: one */
   bool (*stop)(void *context); /* asked after each update: true saves a checkpoint and ends with
                                   ERR_INTERRUPTED; may be NULL */
   void *context;
@@ -46,8 +47,11 @@ typedef struct kedge_train_result {
   uint32_t op_count;
 } kedge_train_result;
 
-/* Runs the whole thing. Errors: those of kedge_setup_init; ERR_NUMERIC (a loss, router or gradient that is
- * not finite: the last checkpoint stays usable); ERR_MISMATCH (resuming another run); ERR_IO. `result` may be
+/* Runs the whole thing. With a comm all ranks call it, with equal configurations; rank 0 alone calls hooks
+ * (but for `stop`, which any rank may answer), writes files, and tells of ranks and devices. A failure that
+ * all know of is marked in the comm (agreed); after another one a rank must end the others
+ * (kedge_comm_abort). Errors: those of kedge_setup_init; ERR_NUMERIC (a loss, router or gradient that is not
+ * finite: the last checkpoint stays usable); ERR_MISMATCH (resuming another run); ERR_IO. `result` may be
  * NULL. */
 kedge_status kedge_train(const kedge_config *config, const kedge_train_hooks *hooks,
                          kedge_train_result *result);

@@ -95,8 +95,8 @@ static void with_base(char *to, size_t size, const char *text, const char *base)
   to[at] = 0;
 }
 
-static void config_load(kedge_config *config, const char *base, const runs_condition *condition,
-                        const char *more, va_list values) {
+static void config_load(kedge_config *config, uint32_t ranks, const char *base,
+                        const runs_condition *condition, const char *more, va_list values) {
   char model[64], own[1024], rest[1024];
   const char *list[32] = {model, "threads=1"};
   snprintf(model, sizeof model, "model_name_or_path=%s", base);
@@ -104,18 +104,31 @@ static void config_load(kedge_config *config, const char *base, const runs_condi
   vsnprintf(rest, sizeof rest, more, values);
   size_t count = words(own, list, 2);
   count = words(rest, list, count);
-  ok(kedge_config_load(config, "run.yaml", list, count));
+  ok(kedge_config_load_for(config, ranks, "run.yaml", list, count));
+}
+
+static void open_session(runs_session *s, kedge_comm *comm) {
+  kedge_schedule schedule;
+  ok(kedge_setup_init_on(&s->setup, &s->config, comm, NULL, NULL));
+  ok(kedge_train_batches(&s->setup, &s->batches, &schedule));
+  ok(kedge_stepper_init(&s->stepper, &s->setup));
 }
 
 void runs_open(runs_session *s, const char *base, const runs_condition *condition, const char *more, ...) {
   va_list values;
   va_start(values, more);
-  config_load(&s->config, base, condition, more, values);
+  config_load(&s->config, 1, base, condition, more, values);
   va_end(values);
-  kedge_schedule schedule;
-  ok(kedge_setup_init(&s->setup, &s->config, NULL, NULL));
-  ok(kedge_train_batches(&s->setup, &s->batches, &schedule));
-  ok(kedge_stepper_init(&s->stepper, &s->setup));
+  open_session(s, NULL);
+}
+
+void runs_open_on(runs_session *s, kedge_comm *comm, const char *base, const runs_condition *condition,
+                  const char *more, ...) {
+  va_list values;
+  va_start(values, more);
+  config_load(&s->config, kedge_comm_size(comm, KEDGE_RANKS_ALL), base, condition, more, values);
+  va_end(values);
+  open_session(s, comm);
 }
 
 void runs_close(runs_session *s) {

@@ -31,6 +31,9 @@ typedef struct runs_session {
 /* Opens run.yaml with the overrides of a condition on a base and then those of `more` (printf). */
 void runs_open(runs_session *session, const char *base, const runs_condition *condition, const char *more,
                ...) __attribute__((format(printf, 4, 5)));
+/* The same on one of several ranks. */
+void runs_open_on(runs_session *session, kedge_comm *comm, const char *base, const runs_condition *condition,
+                  const char *more, ...) __attribute__((format(printf, 5, 6)));
 void runs_close(runs_session *session);
 
 /* Moves the router weights a little, the same way each time, so that nothing stands at the base any more. */
