@@ -104,6 +104,8 @@ KEDGE_ARGS(accumulate) { kedge_u32 n, pad; };
 KEDGE_ARGS(all_reduce) { kedge_u32 n, group; };
 KEDGE_ARGS(reduce_scatter) { kedge_u32 n, group; };
 KEDGE_ARGS(all_gather) { kedge_u32 n, group; };
+KEDGE_ARGS(exchange_counts) { kedge_u32 members, experts, capacity, pad; }; /* capacity: rows that this rank has room for */
+KEDGE_ARGS(all_to_all_rows) { kedge_u32 members, experts, rows_in, rows_out, cols, back; };
   /* clang-format on */
 
 #endif

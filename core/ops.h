@@ -170,11 +170,26 @@ void kedge_adamw(kedge_graph *g, kedge_value master, kedge_value m, kedge_value 
                  kedge_value grad, kedge_value scale, kedge_value hyper, const kedge_adamw_options *options);
 void kedge_accumulate(kedge_graph *g, kedge_value accumulator, kedge_value x); /* accumulator f32 parameter */
 
-/* collective: over the ranks of a group (KEDGE_RANKS_ of core/comm.h) that the graph's device has joined; alone
- * without. All ranks run the same ones in the same order. */
-kedge_value kedge_all_reduce(kedge_graph *g, kedge_value x, uint32_t group); /* f32 -> f32, the sum over ranks */
-void kedge_reduce_scatter(kedge_graph *g, kedge_value x, uint32_t group);    /* x f32 parameter */
-void kedge_all_gather(kedge_graph *g, kedge_value x, uint32_t group);        /* x parameter, f32 or bf16 */
+/* collective: over the ranks of a group (KEDGE_RANKS_ of core/comm.h) that the graph's device has joined;
+ * alone without. All ranks run the same ones in the same order. */
+kedge_value kedge_all_reduce(kedge_graph *g, kedge_value x,
+                             uint32_t group);                             /* f32 -> f32, the sum over ranks */
+void kedge_reduce_scatter(kedge_graph *g, kedge_value x, uint32_t group); /* x f32 parameter */
+void kedge_all_gather(kedge_graph *g, kedge_value x, uint32_t group);     /* x parameter, f32 or bf16 */
+/* Rows for the experts that `members` ranks share: what each sends, and the plan of what comes here, at most
+ * `capacity` rows. More than that on any rank of the run makes the run of the graph fail on all, with
+ * kedge_comm.overflow set. */
+typedef struct kedge_exchange {
+  kedge_value counts_PE;
+  kedge_routes routes; /* of this rank's experts: rows as they come, one slot each */
+  uint32_t members, capacity;
+} kedge_exchange;
+kedge_exchange kedge_exchange_counts(kedge_graph *g, const kedge_routes *routes, uint32_t members,
+                                     uint32_t capacity);
+/* x storage [R,D] by expert -> [capacity,D] of the rows for this rank's experts, by expert, then rank. */
+kedge_value kedge_send_rows(kedge_graph *g, kedge_value x, const kedge_exchange *exchange);
+/* And back: [capacity,D] -> [rows,D]. */
+kedge_value kedge_return_rows(kedge_graph *g, kedge_value x, const kedge_exchange *exchange, uint32_t rows);
 
 #ifdef __cplusplus
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * `kedge plan`: what training a model takes, from its config alone. The training graph is built and planned;
- * no weights are read and nothing is computed. */
+ * no weights are read and nothing is computed. What several ranks need is in plan_ranks.c. */
 #include "tools/plan.h"
 
-#include "models/decoder/decoder.h"
+#include "core/exec.h"
 #include "models/text/packing.h"
 #include "models/training/optimizer.h"
 #include "tools/cli.h"
@@ -13,32 +13,67 @@
 #include <jansson.h>
 #include <stdio.h>
 
-typedef struct plan_options {
-  const char *model, *dtype, *model_options;
-  int64_t tokens;
-  bool recompute, json;
-} plan_options;
-
 /* Plans a graph for the CPU: the null device asks for no scratch, and a plan needs no memory for weights. */
-static kedge_status plan_graph(const kedge_graph *graph, kedge_plan_summary *summary) {
-  kedge_device *cpu = NULL;
-  kedge_exec *exec = NULL;
-  KEDGE_TRY(kedge_device_open("cpu", NULL, &cpu));
-  kedge_status status = kedge_exec_new(cpu, graph, NULL, &exec);
-  if (status == KEDGE_OK) *summary = kedge_exec_plan(exec);
-  kedge_exec_free(exec);
-  kedge_device_close(cpu);
-  return status;
+static kedge_status plan_graph(const kedge_graph *graph, kedge_exec **exec, kedge_device **cpu) {
+  KEDGE_TRY(kedge_device_open("cpu", NULL, cpu));
+  return kedge_exec_new(*cpu, graph, NULL, exec);
+}
+
+/* Rows that the planned steps send away, as many as tokens are sent on the mean. */
+static void count_rows(const kedge_model *model, const kedge_exec *exec, plan_report *r) {
+  const uint64_t rows = (uint64_t)r->size * model->config.num_experts_per_tok, P = model->params.members;
+  for (uint32_t s = 0; s < exec->step_count; s++) {
+    const kedge_step *step = &exec->steps[s];
+    const kedge_args_all_to_all_rows *a = step->call.args;
+    if (kedge_op_get(step->op)->kind != KEDGE_KIND_COLLECTIVE) continue;
+    r->micro_calls++;
+    if (step->op == KEDGE_OP_all_to_all_rows)
+      r->rows_sent += rows * a->cols * kedge_dtype_size(step->call.in[0].dtype) * (P - 1) / P;
+  }
 }
 
 static kedge_status plan_training(kedge_optimizer *optimizer, const kedge_decoder_spec *spec,
-                                  kedge_plan_summary *summary) {
+                                  plan_report *r) {
   kedge_decoder decoder;
+  kedge_exec *exec = NULL;
+  kedge_device *cpu = NULL;
   KEDGE_TRY(kedge_decoder_build(optimizer->model, spec, &decoder));
   kedge_status status = kedge_optimizer_extend(optimizer, &decoder);
-  if (status == KEDGE_OK) status = plan_graph(decoder.graph, summary);
+  if (status == KEDGE_OK) status = plan_graph(decoder.graph, &exec, &cpu);
+  if (status == KEDGE_OK) {
+    const kedge_plan_summary summary = kedge_exec_plan(exec);
+    r->activations = summary.arena;
+    r->naive = summary.naive;
+    r->scratch = summary.scratch;
+    r->inputs = summary.inputs;
+    r->nodes = summary.nodes;
+    r->values = summary.values;
+    count_rows(optimizer->model, exec, r);
+  }
+  kedge_exec_free(exec);
+  kedge_device_close(cpu);
   kedge_decoder_destroy(&decoder);
   return status;
+}
+
+/* Bytes of what lives from update to update, and what an update sends. */
+static void count_states(const kedge_optimizer *o, plan_report *r) {
+  const kedge_model *model = o->model;
+  for (uint32_t i = 0; i < model->params.count; i++) {
+    const kedge_param *p = &model->params.items[i];
+    const kedge_dtype dtype = kedge_param_dtype(p, model->dtype);
+    const uint64_t count = kedge_param_count(p), size = kedge_dtype_size(dtype), share = o->shares[i].count,
+                   ranks = kedge_comm_size(o->comm, kedge_optimizer_ranks(o, i));
+    r->weights += count * size;
+    if (!o->trained[i]) continue;
+    r->gradients += count * sizeof(float);
+    r->moments += 2 * share * sizeof(float);
+    if (dtype == KEDGE_BF16) r->masters += share * sizeof(float);
+    if (ranks == 1) continue;
+    r->sums_sent += (count - share) * sizeof(float);
+    r->weights_sent += share * size * (ranks - 1);
+    r->update_calls += 2;
+  }
 }
 
 kedge_status plan_measure(const kedge_model *model, uint32_t tokens, const kedge_decoder_spec *spec,
@@ -46,28 +81,16 @@ kedge_status plan_measure(const kedge_model *model, uint32_t tokens, const kedge
   const kedge_optimizer_options options = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .max_norm = 1};
   kedge_workspace *workspace = NULL;
   kedge_optimizer optimizer = {0};
-  kedge_plan_summary summary = {0};
-  r->size = kedge_bucket(tokens);
+  *r = (plan_report){.size = kedge_bucket(tokens)};
   kedge_decoder_spec own = *spec;
   own.tokens = r->size;
   own.loss = true;
   KEDGE_TRY(kedge_workspace_new(model->device, &workspace));
   kedge_status status = kedge_optimizer_init(&optimizer, model, &options, workspace);
-  if (status == KEDGE_OK) status = plan_training(&optimizer, &own, &summary);
+  if (status == KEDGE_OK) count_states(&optimizer, r);
+  if (status == KEDGE_OK) status = plan_training(&optimizer, &own, r);
   kedge_optimizer_destroy(&optimizer);
   kedge_workspace_free(workspace);
-  const kedge_params *p = &model->params;
-  const uint64_t f32 = p->total * sizeof(float);
-  r->weights = (p->total - p->wide) * kedge_dtype_size(model->dtype) + (p->wide + p->fixed) * sizeof(float);
-  r->gradients = f32;
-  r->moments = 2 * f32;
-  r->masters = model->dtype == KEDGE_F32 ? 0 : (p->total - p->wide) * sizeof(float);
-  r->activations = summary.arena;
-  r->naive = summary.naive;
-  r->scratch = summary.scratch;
-  r->inputs = summary.inputs;
-  r->nodes = summary.nodes;
-  r->values = summary.values;
   return status;
 }
 
@@ -87,7 +110,9 @@ uint64_t plan_rows(const plan_report *r, plan_row rows[PLAN_ROWS]) {
   return total;
 }
 
-static void print_text(const kedge_model *model, const plan_options *o, const plan_report *r) {
+static void print_text(const plan_options *o, const plan_rank *rank) {
+  const kedge_model *model = rank->model;
+  const plan_report *r = &rank->report;
   const kedge_params *p = &model->params;
   plan_row rows[PLAN_ROWS];
   char text[24];
@@ -98,6 +123,9 @@ static void print_text(const kedge_model *model, const plan_options *o, const pl
   char total_text[32], active[32], tensors[32];
   printf("parameters: %s (%s active) in %s tensors\n", cli_count(p->total, total_text),
          cli_count(p->active, active), cli_count(p->tensors, tensors));
+  if (o->world > 1)
+    printf("%" PRId64 " ranks, %" PRId64 " share the experts of a copy of the model; of each rank:\n",
+           o->world, o->experts);
   printf("training %" PRId64 " tokens at once (a bucket of %u), %s, %s recompute: %u nodes\n\n", o->tokens,
          r->size, kedge_dtype_name(model->dtype), o->recompute ? "with" : "without", r->nodes);
   char count[32];
@@ -111,7 +139,9 @@ static void print_text(const kedge_model *model, const plan_options *o, const pl
          cli_bytes(r->naive, text));
 }
 
-static void print_json(const kedge_model *model, const plan_options *o, const plan_report *r) {
+static void print_json(const plan_options *o, const plan_rank *rank) {
+  const kedge_model *model = rank->model;
+  const plan_report *r = &rank->report;
   const kedge_params *p = &model->params;
   plan_row rows[PLAN_ROWS];
   json_int_t total = (json_int_t)plan_rows(r, rows);
@@ -125,52 +155,89 @@ static void print_json(const kedge_model *model, const plan_options *o, const pl
                 (json_int_t)p->active, "tensors", (json_int_t)p->tensors, "tokens", (int)o->tokens, "bucket",
                 (int)r->size, "dtype", kedge_dtype_name(model->dtype), "recompute", o->recompute, "nodes",
                 (int)r->nodes, "activations_without_reuse", (json_int_t)r->naive, "bytes", bytes);
+  plan_add_ranks(o, rank, root);
   json_dumpf(root, stdout, JSON_INDENT(2));
   putchar('\n');
   json_decref(root);
 }
 
-static kedge_status run(const plan_options *o) {
+kedge_status plan_rank_open(const plan_options *o, plan_rank *rank) {
   kedge_hf_config config;
-  kedge_device *device = NULL;
-  kedge_model *model = NULL;
   kedge_dtype dtype;
-  plan_report report = {0};
   const kedge_decoder_spec spec = {.recompute = o->recompute};
+  *rank = (plan_rank){0};
   KEDGE_TRY(input_config(o->model, &config));
   kedge_status status = kedge_model_options_set(&config, o->model_options);
   if (status == KEDGE_OK) status = input_dtype(o->dtype, &config, &dtype);
-  if (status == KEDGE_OK) status = kedge_device_open("null", NULL, &device);
-  if (status == KEDGE_OK)
-    status = kedge_model_describe(device, &config, dtype, &model);
-  else
+  if (status == KEDGE_OK) status = kedge_comm_plan((uint32_t)o->world, &rank->comm);
+  if (status == KEDGE_OK) status = kedge_comm_arrange(rank->comm, (uint32_t)o->experts);
+  if (status == KEDGE_OK) status = kedge_device_open("null", NULL, &rank->device);
+  if (status == KEDGE_OK) {
+    kedge_device_join(rank->device, rank->comm);
+    status = kedge_model_describe(rank->device, &config, dtype, &rank->model);
+  } else {
     kedge_hf_config_destroy(&config);
-  if (status == KEDGE_OK) status = plan_measure(model, (uint32_t)o->tokens, &spec, &report);
-  if (status == KEDGE_OK) (o->json ? print_json : print_text)(model, o, &report);
-  kedge_model_free(model);
-  kedge_device_close(device);
+  }
+  if (status == KEDGE_OK) status = plan_measure(rank->model, (uint32_t)o->tokens, &spec, &rank->report);
+  if (status != KEDGE_OK) plan_rank_close(rank);
+  return status;
+}
+
+void plan_rank_close(plan_rank *rank) {
+  kedge_model_free(rank->model);
+  kedge_device_close(rank->device);
+  kedge_comm_close(rank->comm);
+  *rank = (plan_rank){0};
+}
+
+static kedge_status run(const plan_options *o) {
+  plan_rank rank;
+  uint64_t memory = 0;
+  if (o->memory) KEDGE_TRY(plan_bytes(o->memory, &memory));
+  KEDGE_TRY(plan_rank_open(o, &rank));
+  (o->json ? print_json : print_text)(o, &rank);
+  if (!o->json && o->world > 1) plan_print_ranks(o, &rank);
+  kedge_status status = !o->json && o->memory ? plan_print_fit(o, &rank, memory) : KEDGE_OK;
+  plan_rank_close(&rank);
   return status;
 }
 
 int command_plan(int argc, char **argv) {
-  plan_options o = {.tokens = 2048};
+  plan_options o = {
+      .tokens = 2048, .world = 1, .experts = 1, .accumulation = 1, .flops = 200, .link = 25, .latency = 20};
   const cli_option options[] = {
       {"--model", CLI_TEXT, &o.model, "PATH", "config.json or a model directory; weights are not read", true,
        0, 0},
-      {"--tokens", CLI_INT, &o.tokens, "T", "tokens of a micro-batch (2048)", false, 1, 1 << 24},
+      {"--tokens", CLI_INT, &o.tokens, "T", "tokens of a micro-batch, of each rank (2048)", false, 1,
+       1 << 24},
       {"--dtype", CLI_TEXT, &o.dtype, "DTYPE", "f32 or bf16 storage (as the config says)", false, 0, 0},
       {"--model-options", CLI_TEXT, &o.model_options, "LIST", INPUT_MODEL_OPTIONS, false, 0, 0},
       {"--recompute", CLI_FLAG, &o.recompute, NULL, "recompute each layer in the backward pass", false, 0, 0},
+      {"--world", CLI_INT, &o.world, "N", "ranks, one a device (1)", false, 1, 1 << 16},
+      {"--ep", CLI_INT, &o.experts, "M", "ranks that share the experts, as expert_parallel (1)", false, 1,
+       1 << 16},
+      {"--memory", CLI_TEXT, &o.memory, "BYTES",
+       "of a device, as 80G or 80GiB: whether a rank fits, or what to change", false, 0, 0},
+      {"--accumulation", CLI_INT, &o.accumulation, "A", "micro-batches an update (1)", false, 1, 1 << 20},
+      {"--sequence", CLI_INT, &o.sequence, "S",
+       "tokens of a sequence, for attention's part of the time (all)", false, 1, 1 << 24},
+      {"--tflops", CLI_REAL, &o.flops, "X", "1e12 operations a second that a device reaches (200)", false,
+       1e-6, 1e9},
+      {"--link", CLI_REAL, &o.link, "X", "1e9 bytes a second that a rank sends (25)", false, 1e-6, 1e9},
+      {"--latency", CLI_REAL, &o.latency, "X", "1e-6 seconds that a collective op waits (20)", false, 1e-3,
+       1e9},
       {"--json", CLI_FLAG, &o.json, NULL, "print JSON", false, 0, 0}};
   const cli_spec spec = {.command = "plan",
                          .synopsis = "",
                          .summary =
                              "Prints how many parameters a model has and how much memory training it takes,\n"
-                             "by kind. Builds and plans the training graph; needs no weights.",
+                             "by kind, on one device or on each of several ranks, with what they send each\n"
+                             "other. Builds and plans the training graph; needs no weights and no devices.",
                          .options = options,
                          .option_count = sizeof options / sizeof *options,
                          .examples = "kedge plan --model config.json\n"
-                                     "kedge plan --model model --tokens 8192 --recompute --json"};
+                                     "kedge plan --model model --tokens 8192 --recompute --json\n"
+                                     "kedge plan --model model --world 8 --ep 8 --memory 80G"};
   cli_list arguments;
   int code;
   if (!cli_parse(&spec, argc, argv, &arguments, &code)) return code;

@@ -114,3 +114,146 @@ kedge_status kedge__collective_all_gather(kedge_comm *comm, const kedge_call *ca
   return gather_shares(comm, (kedge_ranks)a->group, kedge_dtype_size(call->in[0].dtype), call->in[0].data,
                        a->n);
 }
+
+/* ---- Rows of experts
+ * ---------------------------------------------------------------------------------------------- */
+
+static uint64_t sum_of(const int32_t *counts, uint32_t first, uint32_t last) {
+  uint64_t sum = 0;
+  for (uint32_t e = first; e < last; e++) sum += (uint64_t)counts[e];
+  return sum;
+}
+
+/* Each member's counts, and how many rows it has room for: [P][E+1]. */
+static kedge_status gather_counts(kedge_comm *comm, const int32_t *mine, uint64_t bytes, int32_t *all) {
+  traffic t = {0};
+  kedge_status status = traffic_init(&t, comm, KEDGE_RANKS_EXPERTS);
+  for (uint32_t r = 0; status == KEDGE_OK && r < t.size; r++) {
+    t.to[r] = (kedge_parcel){(void *)(uintptr_t)mine, bytes};
+    t.from[r] = (kedge_parcel){(unsigned char *)all + r * bytes, bytes};
+  }
+  if (status == KEDGE_OK) status = kedge__comm_exchange(comm, KEDGE_RANKS_EXPERTS, t.to, t.from);
+  traffic_destroy(&t);
+  return status;
+}
+
+/* Whether any member of any group gets more rows than it has room for: then all run this again, with more
+ * room. */
+static kedge_status check_room(kedge_comm *comm, const int32_t *all, uint32_t members, uint32_t experts) {
+  const uint32_t each = experts / members, own = kedge_comm_rank(comm, KEDGE_RANKS_EXPERTS);
+  uint64_t needed = 0;
+  bool over = false;
+  for (uint32_t m = 0; m < members; m++) {
+    uint64_t rows = 0;
+    for (uint32_t s = 0; s < members; s++) rows += sum_of(all + s * (experts + 1), m * each, (m + 1) * each);
+    over |= rows > (uint64_t)(uint32_t)all[m * (experts + 1) + experts];
+    if (m == own) needed = rows;
+  }
+  if (kedge_comm_size(comm, KEDGE_RANKS_REPLICAS) > 1) KEDGE_TRY(kedge_comm_any(comm, &over));
+  if (!over) return KEDGE_OK;
+  if (needed > INT32_MAX / 2)
+    return kedge_fail(KEDGE_ERR_UNSUPPORTED, "a rank's experts get %llu rows, more than 1073741823",
+                      (unsigned long long)needed);
+  if (comm) comm->overflow = needed ? (uint32_t)needed : 1;
+  return kedge_fail(KEDGE_ERR_MEMORY, "a rank's experts get %llu rows, more than there is room for",
+                    (unsigned long long)needed);
+}
+
+kedge_status kedge__collective_exchange_counts(kedge_comm *comm, const kedge_call *call) {
+  const kedge_args_exchange_counts *a = call->args;
+  const int32_t *offsets = call->in[0].data;
+  int32_t *counts = call->out[0].data, *slots = call->out[1].data, *own = call->out[2].data,
+          *rows = call->out[3].data;
+  const uint32_t E = a->experts, P = a->members, each = E / P,
+                 rank = kedge_comm_rank(comm, KEDGE_RANKS_EXPERTS);
+  const uint64_t row = (uint64_t)E + 1;
+  int32_t *mine = kedge_alloc(row, sizeof *mine), *all = kedge_alloc(P * row, sizeof *all);
+  kedge_status status = mine && all ? KEDGE_OK : KEDGE_ERR_MEMORY;
+  for (uint32_t e = 0; status == KEDGE_OK && e < E; e++) mine[e] = offsets[e + 1] - offsets[e];
+  if (status == KEDGE_OK) mine[E] = (int32_t)a->capacity;
+  if (status == KEDGE_OK && !alone(comm, KEDGE_RANKS_EXPERTS))
+    status = gather_counts(comm, mine, row * sizeof *mine, all);
+  else if (status == KEDGE_OK)
+    memcpy(all, mine, row * sizeof *mine);
+  if (status == KEDGE_OK) status = check_room(comm, all, P, E);
+  if (status == KEDGE_OK) {
+    for (uint32_t m = 0; m < P; m++) memcpy(counts + m * (uint64_t)E, all + m * row, E * sizeof *counts);
+    own[0] = 0;
+    for (uint32_t e = 0; e < each; e++) {
+      own[e + 1] = own[e];
+      for (uint32_t m = 0; m < P; m++) own[e + 1] += counts[m * (uint64_t)E + rank * each + e];
+    }
+    for (uint32_t r = 0; r < a->capacity; r++) slots[r] = rows[r] = r < (uint32_t)own[each] ? (int32_t)r : -1;
+  }
+  kedge_free(mine);
+  kedge_free(all);
+  return status;
+}
+
+/* Rows in this member's place (by its experts, then by the members that sent them) and in the order of the
+ * members
+ * (`packed`): copies from one to the other. */
+static void repack(const kedge_args_all_to_all_rows *a, const int32_t *counts, uint32_t rank, uint64_t bytes,
+                   unsigned char *placed, unsigned char *packed, bool pack) {
+  const uint32_t each = a->experts / a->members;
+  uint64_t at = 0;
+  for (uint32_t e = 0; e < each; e++)
+    for (uint32_t m = 0; m < a->members; m++) {
+      const int32_t *theirs = counts + m * (uint64_t)a->experts;
+      uint64_t from = 0;
+      for (uint32_t s = 0; s < m; s++)
+        from += sum_of(counts + s * (uint64_t)a->experts, rank * each, (rank + 1) * each);
+      from += sum_of(theirs, rank * each, rank * each + e);
+      const uint64_t n = (uint64_t)theirs[rank * each + e] * bytes;
+      unsigned char *there = packed + from * bytes, *here = placed + at * bytes;
+      if (n) memcpy(pack ? there : here, pack ? here : there, n);
+      at += (uint64_t)theirs[rank * each + e];
+    }
+}
+
+/* Parcels of the sorted side and of the experts' side; `back` swaps who sends. */
+static void address_rows(const kedge_args_all_to_all_rows *a, const int32_t *counts, traffic *t,
+                         uint64_t bytes, unsigned char *sorted, unsigned char *packed) {
+  const uint32_t each = a->experts / a->members;
+  uint64_t sorted_at = 0, packed_at = 0;
+  for (uint32_t m = 0; m < a->members; m++) {
+    const uint64_t out = sum_of(counts + t->rank * (uint64_t)a->experts, m * each, (m + 1) * each),
+                   in = sum_of(counts + m * (uint64_t)a->experts, t->rank * each, (t->rank + 1) * each);
+    const kedge_parcel there = {sorted + sorted_at * bytes, out * bytes},
+                       here = {packed + packed_at * bytes, in * bytes};
+    t->to[m] = a->back ? here : there;
+    t->from[m] = a->back ? there : here;
+    sorted_at += out;
+    packed_at += in;
+  }
+}
+
+kedge_status kedge__collective_all_to_all_rows(kedge_comm *comm, const kedge_call *call) {
+  const kedge_args_all_to_all_rows *a = call->args;
+  const int32_t *counts = call->in[1].data;
+  const uint64_t bytes = (uint64_t)a->cols * kedge_dtype_size(call->in[0].dtype);
+  const uint32_t rank = kedge_comm_rank(comm, KEDGE_RANKS_EXPERTS), each = a->experts / a->members;
+  uint64_t sorted = sum_of(counts + rank * (uint64_t)a->experts, 0, a->experts), placed = 0;
+  for (uint32_t m = 0; m < a->members; m++)
+    placed += sum_of(counts + m * (uint64_t)a->experts, rank * each, (rank + 1) * each);
+  const uint64_t valid = a->back ? sorted : placed;
+  unsigned char *in = call->in[0].data, *out = call->out[0].data;
+  memset(out + valid * bytes, 0, (a->rows_out - valid) * bytes);
+  if (alone(comm, KEDGE_RANKS_EXPERTS)) {
+    memcpy(out, in, valid * bytes);
+    return KEDGE_OK;
+  }
+  traffic t = {0};
+  kedge_status status = traffic_init(&t, comm, KEDGE_RANKS_EXPERTS);
+  unsigned char *packed = status == KEDGE_OK ? kedge_alloc(placed + 1, bytes) : NULL;
+  if (status == KEDGE_OK && !packed) status = KEDGE_ERR_MEMORY;
+  if (status == KEDGE_OK) {
+    if (a->back) repack(a, counts, rank, bytes, in, packed, true);
+    address_rows(a, counts, &t, bytes, a->back ? out : in, packed);
+    status = kedge__comm_exchange(comm, KEDGE_RANKS_EXPERTS, t.to, t.from);
+    if (status == KEDGE_OK && !a->back) repack(a, counts, rank, bytes, out, packed, false);
+  }
+  kedge_free(packed);
+  traffic_destroy(&t);
+  return status;
+}

@@ -187,6 +187,35 @@ static void tap(kedge_build *b, uint32_t index, const kedge_router_values *v) {
   kedge_output(b->g, d->gates_TK[index] = v->weights_TK, "router.gates");
 }
 
+/* g_te FFN_e(x) of each row, by expert. */
+static kedge_value experts(kedge_build *b, uint32_t layer, kedge_value x_RD, kedge_value weights_TK,
+                           const kedge_routes *routes) {
+  kedge_graph *g = b->g;
+  kedge_value gate_RI =
+      kedge_grouped_matmul(g, x_RD, kedge__weight(b, KEDGE_ROLE_EXPERT_GATE, layer), routes, true);
+  kedge_value up_RI =
+      kedge_grouped_matmul(g, x_RD, kedge__weight(b, KEDGE_ROLE_EXPERT_UP, layer), routes, true);
+  kedge_value act_RI = kedge_swiglu_gated(g, gate_RI, up_RI, weights_TK, routes);
+  return kedge_grouped_matmul(g, act_RI, kedge__weight(b, KEDGE_ROLE_EXPERT_DOWN, layer), routes, true);
+}
+
+/* The same by experts on other ranks: rows and their gate weights go there and the products come back. */
+static kedge_value shared_experts(kedge_build *b, uint32_t layer, kedge_value x_RD, kedge_value weights_TK,
+                                  const kedge_routes *routes) {
+  kedge_graph *g = b->g;
+  if (!x_RD) return KEDGE_NONE;
+  const uint32_t R = kedge_value_dim(g, x_RD, 0),
+                 C = b->spec->expert_rows ? b->spec->expert_rows
+                                          : kedge_decoder_expert_rows(b->model, b->spec->tokens);
+  kedge_routes flat = *routes; /* of slots in the place of tokens */
+  flat.topk = 1;
+  flat.rows_TK = kedge_reshape(g, routes->rows_TK, 2, (uint32_t[]){R, 1});
+  kedge_value weights_R1 = kedge_gather_rows(g, kedge_reshape(g, weights_TK, 2, (uint32_t[]){R, 1}), &flat);
+  const kedge_exchange e = kedge_exchange_counts(g, routes, b->model->params.members, C);
+  kedge_value x_CD = kedge_send_rows(g, x_RD, &e), weights_C1 = kedge_send_rows(g, weights_R1, &e);
+  return kedge_return_rows(g, experts(b, layer, x_CD, weights_C1, &e.routes), &e, R);
+}
+
 /* y_t = sum over chosen experts of g_te FFN_e(x_t), plus the shared expert. Rows are gathered while the
  * grouped matmul loads; the gate weight goes in before the down projection, so its gradient needs no expert
  * output. */
@@ -200,13 +229,8 @@ static kedge_value moe_block(kedge_build *b, uint32_t layer, kedge_value x_TD) {
     kedge_output(g, b->d->offsets_E1[index] = routes.offsets_E1, "router.offsets");
   }
   kedge_value x_RD = kedge_gather_rows(g, x_TD, &routes);
-  kedge_value gate_RI =
-      kedge_grouped_matmul(g, x_RD, kedge__weight(b, KEDGE_ROLE_EXPERT_GATE, layer), &routes, true);
-  kedge_value up_RI =
-      kedge_grouped_matmul(g, x_RD, kedge__weight(b, KEDGE_ROLE_EXPERT_UP, layer), &routes, true);
-  kedge_value act_RI = kedge_swiglu_gated(g, gate_RI, up_RI, v.weights_TK, &routes);
-  kedge_value y_RD =
-      kedge_grouped_matmul(g, act_RI, kedge__weight(b, KEDGE_ROLE_EXPERT_DOWN, layer), &routes, true);
+  kedge_value y_RD = b->model->params.members > 1 ? shared_experts(b, layer, x_RD, v.weights_TK, &routes)
+                                                  : experts(b, layer, x_RD, v.weights_TK, &routes);
   kedge_value y_TD = kedge_combine_rows(g, y_RD, &routes);
   if (!b->model->params.options.shared_width) return y_TD;
   return kedge_add(g, y_TD, shared_block(b, layer, x_TD));

@@ -3,6 +3,7 @@
 #include "models/decoder/decoder.h"
 
 #include "models/decoder/rope.h"
+#include "models/text/packing.h"
 
 kedge_value kedge__weight(const kedge_build *b, kedge_role role, uint32_t layer) {
   uint32_t item = kedge_params_find(&b->model->params, role, layer);
@@ -142,6 +143,11 @@ static bool allocate(kedge_decoder *d, const kedge_model *m, const kedge_decoder
   d->bad_1 = kedge_alloc(layers, sizeof *d->bad_1);
   return d->graph && d->feeds && d->terms_1 && d->offsets_E1 && d->counts_GE && d->params && d->router_TE &&
          d->scores_TE && d->ids_TK && d->gates_TK && d->bad_1;
+}
+
+uint32_t kedge_decoder_expert_rows(const kedge_model *model, uint32_t tokens) {
+  const uint64_t rows = (uint64_t)tokens * model->config.num_experts_per_tok;
+  return kedge_bucket((uint32_t)(rows + rows / 4));
 }
 
 kedge_status kedge_decoder_build(const kedge_model *model, const kedge_decoder_spec *spec, kedge_decoder *d) {

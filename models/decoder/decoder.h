@@ -21,14 +21,16 @@ typedef struct kedge_cache kedge_cache;
 typedef struct kedge_decoder_spec {
   uint32_t tokens;     /* T > 0 */
   uint32_t prior_rows; /* S > 0 where an intervention reads the prior */
-  bool loss;           /* nll_T and loss_1 from labels_T and weights_T */
-  bool logits;         /* logits_TV */
-  bool hidden;         /* hidden_TD; head.h makes logits of some of its rows */
-  bool all_double;     /* gradient checks; weights must then be f64 (kedge gradcheck) */
-  bool recompute;      /* layers are recompute regions */
-  bool taps;           /* logits, scores, ids and weights of every MoE router are outputs */
-  bool loads;          /* how many tokens each expert got, of every MoE layer, is an output */
-  bool counts;         /* what the load-balancing loss counted, likewise */
+  uint32_t
+      expert_rows; /* where ranks share experts: rows that there is room for; 0: kedge_decoder_expert_rows */
+  bool loss;       /* nll_T and loss_1 from labels_T and weights_T */
+  bool logits;     /* logits_TV */
+  bool hidden;     /* hidden_TD; head.h makes logits of some of its rows */
+  bool all_double; /* gradient checks; weights must then be f64 (kedge gradcheck) */
+  bool recompute;  /* layers are recompute regions */
+  bool taps;       /* logits, scores, ids and weights of every MoE router are outputs */
+  bool loads;      /* how many tokens each expert got, of every MoE layer, is an output */
+  bool counts;     /* what the load-balancing loss counted, likewise */
   const kedge_intervention *interventions; /* training only; NULL: none */
   uint32_t intervention_count;
   const kedge_cache *cache; /* decoding: keys and values go through it */
@@ -57,6 +59,10 @@ typedef struct kedge_decoder {
   kedge_value *offsets_E1; /* i32, one an MoE layer, with loads: the differences are the experts' tokens */
   kedge_value *counts_GE;  /* f32, one an MoE layer, with counts */
 } kedge_decoder;
+
+/* Room for rows of shared experts in a graph of so many tokens: a quarter more than there would be if all
+ * ranks had as many tokens and experts as many rows. */
+uint32_t kedge_decoder_expert_rows(const kedge_model *model, uint32_t tokens);
 
 /* Builds a graph. On success the decoder is the caller's to destroy. Errors are the graph's. */
 kedge_status kedge_decoder_build(const kedge_model *model, const kedge_decoder_spec *spec,

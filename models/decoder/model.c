@@ -2,6 +2,7 @@
  * A model's weights between files and a device. */
 #include "models/decoder/model.h"
 
+#include "core/comm.h"
 #include "models/checkpoint/convert.h"
 #include "models/checkpoint/hash.h"
 #include "models/checkpoint/writer.h"
@@ -40,9 +41,11 @@ static kedge_status make_inv_freq(kedge_model *m) {
   return status;
 }
 
-/* A model with its list of parameters and no buffers yet; takes the config over. */
-static kedge_status model_new(kedge_device *device, kedge_hf_config *config, kedge_dtype dtype,
+/* A model with its list of parameters and no buffers yet; takes the config over. `share`: it has its part of
+ * the experts. */
+static kedge_status model_new(kedge_device *device, kedge_hf_config *config, kedge_dtype dtype, bool share,
                               kedge_model **out) {
+  const kedge_comm *comm = share ? kedge_device_comm(device) : NULL;
   kedge_model *m = *out = kedge_alloc(1, sizeof *m);
   if (!m) {
     kedge_hf_config_destroy(config);
@@ -52,7 +55,9 @@ static kedge_status model_new(kedge_device *device, kedge_hf_config *config, ked
   *config = (kedge_hf_config){0};
   m->device = device;
   m->dtype = dtype;
-  kedge_status status = kedge_params_init(&m->params, &m->config);
+  kedge_status status =
+      kedge_params_init_part(&m->params, &m->config, kedge_comm_size(comm, KEDGE_RANKS_EXPERTS),
+                             kedge_comm_rank(comm, KEDGE_RANKS_EXPERTS));
   if (status == KEDGE_OK) {
     m->weights = kedge_alloc(m->params.count, sizeof *m->weights);
     m->parts = kedge_alloc(m->params.count, sizeof *m->parts);
@@ -77,7 +82,7 @@ static kedge_status weight_new(kedge_model *m, uint32_t item) {
 kedge_status kedge_model_describe(kedge_device *device, kedge_hf_config *config, kedge_dtype dtype,
                                   kedge_model **out) {
   kedge_model *m;
-  KEDGE_TRY(model_new(device, config, dtype, &m));
+  KEDGE_TRY(model_new(device, config, dtype, true, &m));
   kedge_status status = KEDGE_OK;
   for (uint32_t i = 0; status == KEDGE_OK && i < m->params.count; i++) status = weight_new(m, i);
   *out = status == KEDGE_OK ? m : NULL;
@@ -127,6 +132,25 @@ static kedge_status check_tensor(const kedge_param *param, const kedge_st_tensor
   return KEDGE_OK;
 }
 
+/* Of elements numbered over all experts those that lie here: how many of them come first and are left out,
+ * and where the others begin. */
+static uint64_t elements_before(const kedge_model *m, uint32_t item) {
+  const kedge_param *p = &m->params.items[item];
+  return p->experts ? kedge_param_count(p) / p->dims[0] * p->first : 0;
+}
+
+/* Writes the part of a run that lies here. */
+static kedge_status write_run(const kedge_model *m, kedge_run run, uint64_t n, uint64_t size,
+                              const void *piece) {
+  const uint64_t before = elements_before(m, run.item),
+                 end = before + kedge_param_count(&m->params.items[run.item]);
+  const uint64_t from = run.start > before ? run.start : before,
+                 to = run.start + n < end ? run.start + n : end;
+  if (from >= to) return KEDGE_OK;
+  return kedge_buffer_write(m->weights[run.item], (from - before) * size,
+                            (const unsigned char *)piece + (from - run.start) * size, (to - from) * size);
+}
+
 /* Converts a file tensor into its place, or places, on the device. */
 static kedge_status fill_part(const kedge_model *m, uint32_t item, uint32_t part,
                               const kedge_st_tensor *tensor, void *piece) {
@@ -143,7 +167,7 @@ static kedge_status fill_part(const kedge_model *m, uint32_t item, uint32_t part
     if (bad < n)
       return kedge_fail(KEDGE_ERR_NUMERIC, "tensor %s: element %llu is not a finite %s number", tensor->name,
                         (unsigned long long)(at + bad), kedge_dtype_name(dtype));
-    KEDGE_TRY(kedge_buffer_write(m->weights[run.item], run.start * size, piece, n * size));
+    KEDGE_TRY(write_run(m, run, n, size, piece));
   }
   kedge_st_drop(tensor);
   return KEDGE_OK;
@@ -277,7 +301,7 @@ kedge_status kedge_model_open(kedge_device *device, const char *directory, const
     kedge_hf_config_destroy(&config);
     return status;
   }
-  status = model_new(device, &config, how->dtype, &m);
+  status = model_new(device, &config, how->dtype, how->share_experts, &m);
   if (status == KEDGE_OK) status = kedge_checkpoint_open(directory, &m->source);
   if (status == KEDGE_OK) status = kedge_params_fit(&m->params, m->source);
   if (status == KEDGE_OK) status = fill_all(m, how->map);

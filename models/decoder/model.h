@@ -26,6 +26,7 @@ typedef struct kedge_model {
 typedef struct kedge_model_how {
   kedge_dtype dtype;
   bool map;            /* as kedge_model_map does */
+  bool share_experts;  /* only this rank's part of them, where the device's comm shares them */
   const char *options; /* kedge_model_options_set; NULL: transformers' way */
 } kedge_model_how;
 
@@ -51,7 +52,7 @@ kedge_status kedge_model_open(kedge_device *device, const char *directory, const
 kedge_status kedge_model_reload_fixed(const kedge_model *model, const kedge_checkpoint *files);
 
 /* A model with buffers but without contents, from a parsed config, which it takes over (also on failure). For
- * planning on `null`. */
+ * planning on `null`; of experts only the part that the device's comm gives this rank. */
 kedge_status kedge_model_describe(kedge_device *device, kedge_hf_config *config, kedge_dtype dtype,
                                   kedge_model **model);
 void kedge_model_free(kedge_model *model);

@@ -138,7 +138,7 @@ static bool is_paired(const kedge_params *p, kedge_role role) {
 /* Counts a parameter and its file tensors. */
 static kedge_status count_item(kedge_params *p, const kedge_param *item) {
   const bool expert = kedge_role_is_expert(item->role);
-  uint64_t count = kedge_param_count(item);
+  uint64_t count = kedge_param_total(item);
   p->tensors += item->second ? 0 : item->parts;
   if (p->tensors > MAX_TENSORS)
     return kedge_fail(KEDGE_ERR_UNSUPPORTED, "config.json: a model of more than %d tensors", MAX_TENSORS);
@@ -148,7 +148,7 @@ static kedge_status count_item(kedge_params *p, const kedge_param *item) {
   }
   p->total += count;
   if (item->wide) p->wide += count;
-  if (expert) count = count / item->dims[0] * p->config.num_experts_per_tok;
+  if (expert) count = count / item->experts * p->config.num_experts_per_tok;
   p->active += item->role == KEDGE_ROLE_EMBED && !p->config.tie_word_embeddings ? 0 : count;
   return KEDGE_OK;
 }
@@ -167,6 +167,11 @@ static kedge_status add(kedge_params *p, kedge_role role, uint32_t layer) {
     return kedge_fail(KEDGE_ERR_UNSUPPORTED, "config.json: %s would have more than 2147483647 elements",
                       item.pattern);
   if (strstr(item.pattern, "{e}")) item.parts = item.dims[0];
+  if (kedge_role_is_expert(role)) {
+    item.experts = item.dims[0];
+    item.dims[0] /= p->members;
+    item.first = item.dims[0] * p->member;
+  }
   item.paired = is_paired(p, role);
   item.second = item.paired && role == KEDGE_ROLE_EXPERT_UP;
   item.decay = item.rank >= 2;
@@ -271,7 +276,15 @@ static kedge_status check_widths(const kedge_hf_config *c) {
 }
 
 kedge_status kedge_params_init(kedge_params *p, const kedge_hf_config *config) {
-  *p = (kedge_params){.config = *config};
+  return kedge_params_init_part(p, config, 1, 0);
+}
+
+kedge_status kedge_params_init_part(kedge_params *p, const kedge_hf_config *config, uint32_t members,
+                                    uint32_t member) {
+  *p = (kedge_params){.config = *config, .members = members, .member = member};
+  if (config->num_experts % members)
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "key \"expert_parallel\": %u ranks cannot share %u experts evenly",
+                      members, config->num_experts);
   KEDGE_TRY(kedge_family_find(config, &p->family));
   KEDGE_TRY(check_widths(config));
   KEDGE_TRY(p->family->options(config, &p->options));
@@ -330,6 +343,11 @@ uint64_t kedge_param_count(const kedge_param *param) {
   return count;
 }
 
+uint64_t kedge_param_total(const kedge_param *param) {
+  const uint64_t count = kedge_param_count(param);
+  return param->experts ? count / param->dims[0] * param->experts : count;
+}
+
 kedge_dtype kedge_param_dtype(const kedge_param *param, kedge_dtype model) {
   return param->wide && model == KEDGE_BF16 ? KEDGE_F32 : model;
 }
@@ -354,9 +372,9 @@ void kedge_param_name(const kedge_param *param, uint32_t part, char name[KEDGE_N
 /* Gate and up of an expert alternate in a paired tensor; everything else lies as on the device. */
 kedge_run kedge_params_run(const kedge_params *p, uint32_t item, uint32_t part, uint64_t at) {
   const kedge_param *param = &p->items[item];
-  const uint64_t whole = kedge_param_count(param), each = whole / param->parts;
+  const uint64_t whole = kedge_param_total(param), each = whole / param->parts;
   if (!param->paired) return (kedge_run){item, each * part + at, each - at};
-  const uint64_t half = whole / param->dims[0], block = at / half;
+  const uint64_t half = whole / param->experts, block = at / half;
   const kedge_role role = block % 2 ? KEDGE_ROLE_EXPERT_UP : KEDGE_ROLE_EXPERT_GATE;
   return (kedge_run){kedge_params_find(p, role, param->layer), block / 2 * half + at % half,
                      half - at % half};
@@ -365,6 +383,7 @@ kedge_run kedge_params_run(const kedge_params *p, uint32_t item, uint32_t part, 
 uint32_t kedge_param_part_shape(const kedge_param *param, uint64_t shape_[KEDGE_MAX_RANK]) {
   uint32_t skip = strstr(param->pattern, "{e}") ? 1 : 0;
   for (uint32_t i = 0; i + skip < param->rank; i++) shape_[i] = param->dims[i + skip];
+  if (param->experts && !skip) shape_[0] = param->experts;
   if (param->paired) shape_[1] *= 2;
   return param->rank - skip;
 }

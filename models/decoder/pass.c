@@ -2,6 +2,9 @@
  * Executions by bucket. */
 #include "models/decoder/pass.h"
 
+#include "core/comm.h"
+#include "models/text/packing.h"
+
 void kedge_passes_init(kedge_passes *b, const kedge_model *model, const kedge_decoder_spec *spec,
                        kedge_workspace *workspace, kedge_pass_extend extend, void *context) {
   *b = (kedge_passes){
@@ -24,6 +27,7 @@ static kedge_status pass_build(kedge_passes *b, kedge_pass *pass) {
   kedge_decoder_spec spec = b->spec;
   spec.tokens = pass->tokens;
   spec.prior_rows = pass->prior_rows;
+  spec.expert_rows = pass->expert_rows;
   KEDGE_TRY(kedge_decoder_build(b->model, &spec, &pass->decoder));
   if (b->extend) KEDGE_TRY(b->extend(b->context, &pass->decoder));
   KEDGE_TRY(kedge_exec_new(b->model->device, pass->decoder.graph, b->workspace, &pass->exec));
@@ -32,8 +36,12 @@ static kedge_status pass_build(kedge_passes *b, kedge_pass *pass) {
 }
 
 kedge_status kedge_passes_get(kedge_passes *b, uint32_t tokens, uint32_t prior_rows, kedge_pass **out) {
+  const bool shared = b->model->params.members > 1;
+  uint32_t expert_rows = shared ? kedge_decoder_expert_rows(b->model, tokens) : 0;
+  if (shared && expert_rows < b->least_rows) expert_rows = b->least_rows;
   for (uint32_t i = 0; i < b->count; i++)
-    if (b->items[i]->tokens == tokens && b->items[i]->prior_rows == prior_rows) {
+    if (b->items[i]->tokens == tokens && b->items[i]->prior_rows == prior_rows &&
+        b->items[i]->expert_rows == expert_rows) {
       *out = b->items[i];
       return KEDGE_OK;
     }
@@ -44,6 +52,7 @@ kedge_status kedge_passes_get(kedge_passes *b, uint32_t tokens, uint32_t prior_r
   if (!pass) return KEDGE_ERR_MEMORY;
   pass->tokens = tokens;
   pass->prior_rows = prior_rows;
+  pass->expert_rows = expert_rows;
   pass->interventions = b->spec.intervention_count;
   kedge_status status = pass_build(b, pass);
   if (status != KEDGE_OK) {
@@ -72,4 +81,17 @@ kedge_status kedge_pass_run(kedge_pass *b, const kedge_tokens *t) {
     if (t->feeds[i].weights) KEDGE_TRY(write(b, d->feeds[i].weights, t->feeds[i].weights));
   }
   return kedge_exec_run(b->exec, 0, UINT32_MAX);
+}
+
+kedge_status kedge_passes_run(kedge_passes *b, uint32_t tokens, uint32_t prior_rows, const kedge_tokens *data,
+                              kedge_pass **pass) {
+  kedge_comm *comm = kedge_device_comm(b->model->device);
+  for (;;) {
+    KEDGE_TRY(kedge_passes_get(b, tokens, prior_rows, pass));
+    const kedge_status status = kedge_pass_run(*pass, data);
+    if (status == KEDGE_OK || !comm || !comm->overflow) return status;
+    const uint32_t rows = kedge_bucket(comm->overflow);
+    if (rows > b->least_rows) b->least_rows = rows;
+    comm->overflow = 0;
+  }
 }

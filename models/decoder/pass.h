@@ -10,7 +10,7 @@
 
 /* One bucket: its graph, planned on the model's device. */
 typedef struct kedge_pass {
-  uint32_t tokens, prior_rows, interventions;
+  uint32_t tokens, prior_rows, expert_rows, interventions;
   kedge_decoder decoder;
   kedge_exec *exec;
 } kedge_pass;
@@ -28,6 +28,7 @@ typedef struct kedge_passes {
   kedge_workspace *workspace; /* shared, borrowed */
   kedge_pass **items;
   uint32_t count;
+  uint32_t least_rows; /* of shared experts, that there must be room for; grows as they are needed */
 } kedge_passes;
 
 /* `extend` may be NULL. The model and workspace are borrowed. */
@@ -55,5 +56,11 @@ typedef struct kedge_tokens {
 
 /* Writes the inputs that the bucket's graph has and runs it whole. */
 kedge_status kedge_pass_run(kedge_pass *pass, const kedge_tokens *tokens);
+
+/* Gets the bucket and runs it. Where ranks share experts and one of them gets more rows than it has room for,
+ * all of them learn so from the exchanged counts, before anything is changed, and run again with more room:
+ * no token is ever dropped. */
+kedge_status kedge_passes_run(kedge_passes *passes, uint32_t tokens, uint32_t prior_rows,
+                              const kedge_tokens *data, kedge_pass **pass);
 
 #endif

@@ -6,14 +6,8 @@ kedge_layout kedge_layout_of(const kedge_comm *comm) {
   return (kedge_layout){kedge_comm_size(comm, KEDGE_RANKS_ALL), kedge_comm_size(comm, KEDGE_RANKS_EXPERTS)};
 }
 
-/* How many copies of the parameter's buffer make up all experts. */
-static uint64_t copies(const kedge_model *m, uint32_t item) {
-  const kedge_param *p = &m->params.items[item];
-  return kedge_role_is_expert(p->role) ? m->config.num_experts / p->dims[0] : 1;
-}
-
 uint64_t kedge_range_total(const kedge_model *m, uint32_t item) {
-  return kedge_param_count(&m->params.items[item]) * copies(m, item);
+  return kedge_param_total(&m->params.items[item]);
 }
 
 kedge_share kedge_range_kept(const kedge_model *m, uint32_t item, kedge_layout layout, uint32_t rank) {

@@ -67,8 +67,7 @@ kedge_status kedge_router_reader_run(kedge_router_reader *r, const kedge_micro_b
                  ids = (uint64_t)mb->size * c->num_experts_per_tok;
   const kedge_tokens tokens = {.ids = mb->ids_T, .positions = mb->positions_T, .segments = mb->segments_T};
   kedge_pass *pass;
-  KEDGE_TRY(kedge_passes_get(&r->passes, mb->size, 0, &pass));
-  KEDGE_TRY(kedge_pass_run(pass, &tokens));
+  KEDGE_TRY(kedge_passes_run(&r->passes, mb->size, 0, &tokens, &pass));
   for (uint32_t l = 0; l < r->model->params.moe_layers; l++)
     KEDGE_TRY(read_layer(r, pass, l, logits_LTE ? logits_LTE + l * logits : NULL,
                          ids_LTK ? ids_LTK + l * ids : NULL));

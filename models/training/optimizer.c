@@ -5,9 +5,8 @@
 #include <math.h>
 
 kedge_ranks kedge_optimizer_ranks(const kedge_optimizer *o, uint32_t item) {
-  const bool shared = kedge_comm_size(o->comm, KEDGE_RANKS_EXPERTS) > 1;
-  return shared && kedge_role_is_expert(o->model->params.items[item].role) ? KEDGE_RANKS_REPLICAS
-                                                                           : KEDGE_RANKS_ALL;
+  const bool shared = o->model->params.members > 1 && kedge_role_is_expert(o->model->params.items[item].role);
+  return shared ? KEDGE_RANKS_REPLICAS : KEDGE_RANKS_ALL;
 }
 
 static kedge_status buffers_new(kedge_optimizer *o, uint32_t i) {

@@ -78,7 +78,7 @@ static kedge_status open_data(kedge_setup *s, kedge_note note, void *context) {
 
 static kedge_status open_model(kedge_setup *s, kedge_dtype dtype) {
   const kedge_config *c = s->config;
-  const kedge_model_how how = {.dtype = dtype, .options = c->model_options};
+  const kedge_model_how how = {.dtype = dtype, .share_experts = true, .options = c->model_options};
   return kedge_model_open(s->device, c->model_name_or_path, &how, &s->model);
 }
 

@@ -180,8 +180,8 @@ static kedge_status read_loss(const kedge_model *model, const kedge_pass *pass, 
 static kedge_status run_pass(kedge_stepper *s, kedge_passes *passes, const kedge_micro_batch *mb, bool fed,
                              kedge_pass **pass) {
   const kedge_tokens tokens = tokens_of(mb, fed ? s->feeds.data : NULL);
-  KEDGE_TRY(kedge_passes_get(passes, mb->size, fed ? kedge_feeds_rows(&s->feeds, mb->samples) : 0, pass));
-  return kedge_pass_run(*pass, &tokens);
+  return kedge_passes_run(passes, mb->size, fed ? kedge_feeds_rows(&s->feeds, mb->samples) : 0, &tokens,
+                          pass);
 }
 
 static kedge_status fill_feeds(kedge_stepper *s, kedge_batches *batches, const kedge_update *update,
