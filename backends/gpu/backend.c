@@ -12,6 +12,7 @@
 
 enum { STAGING = 8 << 20 };
 
+#define KEDGE_KERNELS_ONLY
 #define KEDGE_OP(name, ...)                                                                                  \
   void kedge_gpu_f32_##name(const gpu_step *step);                                                           \
   void kedge_gpu_bf16_##name(const gpu_step *step);
@@ -21,6 +22,7 @@ static const gpu_launcher launchers[KEDGE_OP_COUNT][2] = {
 #define KEDGE_OP(name, ...) {kedge_gpu_f32_##name, kedge_gpu_bf16_##name},
 #include "core/ops.def"
 #undef KEDGE_OP
+#undef KEDGE_KERNELS_ONLY
 };
 
 #define GPU_SCRATCH(op) uint64_t kedge_gpu_##op##_scratch(const gpu_step *step);
