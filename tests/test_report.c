@@ -104,9 +104,9 @@ static void test_edges(void **state) {
   /* A base without values does not count. */
   ok(kedge_estimate_mean((double[]){1, 1, 1}, (uint32_t[]){2, 0, 1}, 3, &e));
   assert_true(e.bases == 2 && e.values == 3 && e.mean == 1 && e.low == 1 && e.high == 1);
-  assert_true(e.t_low == 1 && e.t_p == 0 && e.wide_low == 1);
+  assert_true(isnan(e.t_low) && isnan(e.t_p) && isnan(e.wide_low)); /* bases that agree by chance */
   ok(kedge_estimate_mean((double[]){0, 0}, (uint32_t[]){1, 1}, 2, &e));
-  assert_true(e.p == 1 && e.t_p == 1 && e.p_both == 1);
+  assert_true(e.p == 1 && isnan(e.t_p) && isnan(e.p_both));
   ok(kedge_estimate_mean((double[]){2}, (uint32_t[]){1}, 1, &e));
   assert_true(e.mean == 2 && isnan(e.low) && isnan(e.p) && isnan(e.p_both));
   double adjusted[2];

@@ -72,7 +72,9 @@ static void add_run(report_page *page) {
   if (s->left_out)
     report_say(&page->doc, "%u cells are of conditions that this study does not name; they are left out.",
                s->left_out);
-  if (seconds > 0) report_say(&page->doc, "Together they took %.1f core-hours.", seconds / 3600);
+  if (seconds > 0)
+    report_say(&page->doc, "Together they took %.1f core-%s.", seconds / (seconds < 3600 ? 60 : 3600),
+               seconds < 3600 ? "minutes" : "hours");
   report_table_begin(&t, NULL);
   report_table_column(&t, "Bases", "view", REPORT_TEXT, false);
   report_table_column(&t, "cells", "cells", REPORT_COUNT, false);
@@ -305,7 +307,9 @@ static void add_orderings(report_page *page) {
       "Reproduced: "
       "both intervals lie on the claim's side; not reproduced: both lie on the other; undecided: neither, "
       "and the intervals say how large a difference would have gone unseen. Claims on conditions that were "
-      "not run are left out. Differences of accuracy are shares here, not percent.");
+      "not run are left out. Nothing is corrected for their number: of twenty claims without truth one is "
+      "decided by "
+      "chance. Differences of accuracy are shares here, not percent.");
   for (uint32_t v = 0; v < page->analysis->view_count; v++) {
     const kedge_view *view = &page->analysis->views[v];
     if (view->shift != KEDGE_STUDY_NONE) continue;

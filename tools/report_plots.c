@@ -148,7 +148,7 @@ static void draw_rows(report_page *page, const kedge_view *view, const rows_plot
     add_rows(view, r, &p);
     add_row_labels(page, view, r, &p);
     report_plot_axis(&p, 'x', r->x);
-    plot_add(&p, "set offsets graph 0.04, graph 0.04, 0, 0\n");
+    plot_add(&p, "set offsets graph 0.04, graph 0.04, 0, 0\nset xrange [*:*] noextend\n");
     if (r->zero)
       plot_add(&p, "set arrow from 0,graph 0 to 0,graph 1 nohead lc rgb \"" REPORT_GREY "\" lw 1.2\n");
     plot_add(&p, "plot ");

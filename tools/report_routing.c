@@ -178,7 +178,11 @@ void report_routing_sections(report_page *page) {
   report_say(
       doc, "The post-trained model run on the experts that the base chooses, gates from its own logits. If "
            "forgetting were drift of selection, the NLL of the other domains would fall back to the base's. "
-           "The part is told where the rise is clear of 0.");
+           "The part is told where the rise is clear of 0. The other way round, the base run on the experts "
+           "of the "
+           "post-trained model rises by what drift of selection does alone. All on the same items, which may "
+           "be fewer "
+           "than those of the accuracies above.");
   each_view(page, add_selection);
   report_section(doc, "communities", "Communities of experts");
   report_say(doc,

@@ -27,7 +27,8 @@ static const char *plural(uint32_t count) {
 
 /* "+1.2 points [-0.3, 2.6]" of an estimate of shares. */
 static void say_points(words *w, const kedge_estimate *e) {
-  say(w, kedge_format("%+.1f points [%.1f, %.1f]", 100 * e->mean, 100 * e->low, 100 * e->high));
+  say(w, kedge_format("%+.1f points", 100 * e->mean));
+  if (e->values > 1) say(w, kedge_format(" [%.1f, %.1f]", 100 * e->low, 100 * e->high));
 }
 
 static char *what_was_run(const kedge_analysis *a) {
@@ -146,10 +147,10 @@ static char *what_was_claimed(const kedge_analysis *a) {
                        counts[KEDGE_VERDICT_UNDECIDED]));
   if (rpb != KEDGE_STUDY_NONE) {
     const kedge_estimate *e = &kedge_view_contrast(v, rpb, KEDGE_MEASURE_TOPK)->e;
-    if (e->values)
-      say(&w,
-          kedge_format("; RPB's top-k overlap with the base differs from SFT's by %+.1f points [%.1f, %.1f]",
-                       100 * e->mean, 100 * e->low, 100 * e->high));
+    if (e->values) {
+      say(&w, kedge_format("; RPB's top-k overlap with the base differs from SFT's by "));
+      say_points(&w, e);
+    }
   }
   say(&w, kedge_format("."));
   return w.text;

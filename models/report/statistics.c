@@ -137,8 +137,9 @@ static void student(const double *base_means, uint32_t bases, kedge_estimate *e)
   if (bases < 2) return;
   for (uint32_t b = 0; b < bases; b++) squares += (base_means[b] - e->mean) * (base_means[b] - e->mean);
   const double error = sqrt(squares / (bases - 1) / bases), half = error * kedge_student_t(0.05, bases - 1);
+  if (!(error > 1e-9 * fabs(e->mean))) return;
   e->t_low = e->mean - half, e->t_high = e->mean + half;
-  e->t_p = error > 0 ? kedge_student_p(e->mean / error, bases - 1) : e->mean == 0 ? 1 : 0;
+  e->t_p = kedge_student_p(e->mean / error, bases - 1);
   e->wide_low = fmin(e->low, e->t_low), e->wide_high = fmax(e->high, e->t_high);
   e->p_both = fmax(e->p, e->t_p);
 }

@@ -18,11 +18,12 @@ enum { KEDGE_RESAMPLES = 10000 };
  *               drawn base its values; order statistics are interpolated linearly;
  *               undefined for one value
  *   p           2 (1 + min(#{m* <= 0}, #{m* >= 0})) / (1 + KEDGE_RESAMPLES), at most 1
- *   t_low, ...  Student's over the means of bases, bases - 1 degrees of freedom: undefined for one base
+ *   t_low, ...  Student's over the means of bases, bases - 1 degrees of freedom; undefined for one base, and
+ * where all have the same mean: counts of few items do, which says nothing of how bases differ
  *
  * With few bases a bootstrap is too narrow, as it cannot draw what it has not seen. So what is decided rests
- * on both: wide_low and wide_high are the ends of the union of the two intervals, p_both the larger p; for
- * one base all three are undefined. */
+ * on both: wide_low and wide_high are the ends of the union of the two intervals, p_both the larger p; all
+ * three are undefined where Student's are. */
 typedef struct kedge_estimate {
   uint32_t bases, values;
   double mean, low, high, p;
