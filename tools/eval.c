@@ -19,7 +19,7 @@ typedef struct eval_command {
   cli_list suites;
   double temperature, top_p, code_seconds, strength, eps, clip;
   int64_t limit, repeats, top_k, seed, max_new_tokens, batch_size, threads, choice_seed, rank;
-  bool chat, allow_code, decode_all, whole, hard;
+  bool chat, allow_code, decode_all, whole, hard, no_thinking;
 } eval_command;
 
 static void note(void *context, const char *line) {
@@ -150,6 +150,9 @@ static kedge_status read_options(const eval_command *o, kedge_eval_options *e) {
   e->max_new_tokens = (uint32_t)o->max_new_tokens;
   e->sequences = (uint32_t)o->batch_size;
   e->chat = o->chat_template ? o->chat_template : o->chat ? "auto" : NULL;
+  if (o->no_thinking && !e->chat)
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "--no-thinking is for answers in a chat: it needs --chat");
+  e->no_thinking = o->no_thinking;
   e->choice_order = o->choice_seed;
   e->decode_all = o->decode_all;
   e->whole = o->whole;
@@ -290,6 +293,8 @@ int command_eval(int argc, char **argv) {
        "chatml, qwen1.5, qwen2, qwen2.5, qwen3, qwen3-thinking, moonlight, deepseek, granite, mistral, "
        "tulu (auto)",
        false, 0, 0},
+      {"--no-thinking", CLI_FLAG, &o.no_thinking, NULL,
+       "answers open with an empty think block, where the chat template has them", false, 0, 0},
       {"--choice", CLI_TEXT, &o.choice, "HOW",
        "choices by likelihood, letter (generated) or both (likelihood)", false, 0, 0},
       {"--options", CLI_TEXT, &o.options, "WHAT", "likelihood of the options' letters or texts (letters)",

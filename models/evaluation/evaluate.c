@@ -66,6 +66,7 @@ static kedge_status describe(const evaluation *e, json_t *to) {
   KEDGE_TRY(put(to, "option_texts", json_boolean(o->option_texts)));
   KEDGE_TRY(put(to, "choice_order", json_integer((json_int_t)(o->choice_order < 0 ? -1 : o->choice_order))));
   KEDGE_TRY(put(to, "whole", json_boolean(o->whole)));
+  if (o->no_thinking) KEDGE_TRY(put(to, "thinking", json_false()));
   if (o->steer) KEDGE_TRY(describe_steer(o->steer, to));
   return put(to, "decode_all", json_boolean(o->decode_all));
 }
@@ -96,6 +97,14 @@ static kedge_status check_options(const kedge_eval_options *o) {
 /* ---- Windows
  * ----------------------------------------------------------------------------------------------------- */
 
+/* Where answers have think blocks, that of a reference is no part of what is compared. */
+static void drop_thought(const evaluation *e, kedge_item *item) {
+  if (!kedge__thinks(e) || item->kind != KEDGE_ANSWER_EXACT) return;
+  kedge_extract answer = kedge_after_thought(item->answer, strlen(item->answer));
+  while (answer.length && strchr(" \t\n\r", *answer.start)) answer.start++, answer.length--;
+  memmove(item->answer, answer.start, answer.length + 1);
+}
+
 /* Reads up to WINDOW items; the last window may have fewer. */
 static kedge_status read_window(evaluation *e, window *w) {
   bool some = true;
@@ -107,6 +116,7 @@ static kedge_status read_window(evaluation *e, window *w) {
     if (e->options->whole &&
         (w->items[w->count - 1].kind != KEDGE_ANSWER_LETTER || e->options->choice == KEDGE_CHOICE_LETTER))
       KEDGE_TRY(kedge_item_take_whole(&w->items[w->count - 1]));
+    drop_thought(e, &w->items[w->count - 1]);
   }
   return KEDGE_OK;
 }
@@ -176,6 +186,7 @@ static kedge_status open_all(evaluation *e) {
                       (unsigned long long)e->suite.code);
   KEDGE_TRY(kedge_prompts_init(&e->prompts, e->tokenizer, &e->model->config, o->template_of, o->chat,
                                positions > e->max_new + 16 ? positions - e->max_new : 0));
+  e->prompts.no_thinking = o->no_thinking;
   const uint32_t sequences = o->sequences ? o->sequences : SEQUENCES;
   if (o->steer) KEDGE_TRY(kedge__steering_new(o->steer, e->model, sequences, &e->steering));
   const kedge_decoding_options decoding = {.sequences = sequences,

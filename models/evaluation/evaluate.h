@@ -30,6 +30,7 @@ typedef struct kedge_eval_options {
   uint32_t sequences;      /* that are decoded together; changes no result; 0: 32 */
   kedge_eval_template template_of;
   const char *chat; /* NULL: plain text; "auto" or the name of a chat template */
+  bool no_thinking; /* answers of a chat open with an empty think block, where the template has them */
   kedge_choice_by choice;
   bool option_texts;    /* options are scored by their texts instead of their letters */
   int64_t choice_order; /* seed of the order of options that prompts do not list; below 0: as published */

@@ -99,7 +99,7 @@ static kedge_status render_turns(const kedge_prompts *p, const kedge_item *item,
     turns[count++] =
         (kedge_chat_turn){.role = "assistant", .content = answer, .length = strlen(answer), .answer = true};
   if (status == KEDGE_OK) status = kedge_chat_render(r, p->chat, turns, count);
-  if (status == KEDGE_OK && !answer) status = kedge_chat_render_header(r, p->chat, true);
+  if (status == KEDGE_OK && !answer) status = kedge_chat_render_header(r, p->chat, !p->no_thinking);
   kedge__bytes_free(&question);
   return status;
 }
@@ -130,6 +130,31 @@ static kedge_status encode(const kedge_prompts *p, const kedge_item *item, const
   return status;
 }
 
+/* The same with the answer's text encoded apart from that of the prompt. */
+static kedge_status encode_apart(const kedge_prompts *p, const kedge_item *item, const char *answer,
+                                 bool closed, int32_t **ids, size_t *count) {
+  const kedge_dataset_options options = {.tokenizer = p->tokenizer, .eos = -1};
+  kedge_rendering whole = {0}, parts = {0};
+  kedge_status status = render(p, item, answer, closed, &whole);
+  if (status == KEDGE_OK) status = render(p, item, NULL, false, &parts);
+  if (status == KEDGE_OK && (whole.length < parts.length || memcmp(whole.text, parts.text, parts.length)))
+    status = kedge_fail(KEDGE_ERR_UNSUPPORTED,
+                        "the chat template %s begins an answer in another way than generation does",
+                        p->chat ? kedge_chat_template_name(p->chat) : "none");
+  if (status == KEDGE_OK)
+    status = kedge_rendering_add(&parts, whole.text + parts.length, whole.length - parts.length, KEDGE_SPAN_A,
+                                 true);
+  parts.eos = whole.eos;
+  if (status == KEDGE_OK) status = kedge_dataset_encode(&options, &parts, ids, count);
+  kedge_rendering_destroy(&whole);
+  kedge_rendering_destroy(&parts);
+  return status;
+}
+
+static bool follows(const int32_t *ids, size_t count, const int32_t *all, size_t all_count) {
+  return all_count >= count && !memcmp(ids, all, count * sizeof *ids);
+}
+
 static bool is_stop(const kedge_prompts *p, int32_t id) {
   for (uint32_t i = 0; i < p->stop_count; i++)
     if (p->stops[i] == id) return true;
@@ -150,7 +175,12 @@ kedge_status kedge_prompts_encode(const kedge_prompts *p, const kedge_item *item
   *prompt = (kedge_prompt){0};
   KEDGE_TRY(encode(p, item, NULL, false, &ids, &count));
   kedge_status status = answer ? encode(p, item, answer, closed, &all, &all_count) : KEDGE_OK;
-  if (status == KEDGE_OK && answer && (all_count < count || memcmp(ids, all, count * sizeof *ids)))
+  if (status == KEDGE_OK && answer && !follows(ids, count, all, all_count)) {
+    kedge_free(all);
+    all = NULL;
+    status = encode_apart(p, item, answer, closed, &all, &all_count);
+  }
+  if (status == KEDGE_OK && answer && !follows(ids, count, all, all_count))
     status = kedge_fail(KEDGE_ERR_UNSUPPORTED,
                         "%s writes the end of a prompt in another way when an answer follows",
                         kedge_tokenizer_description(p->tokenizer));

@@ -27,6 +27,7 @@ typedef struct kedge_prompts {
   const kedge_tokenizer *tokenizer;
   kedge_eval_template template_of;
   const kedge_chat_template *chat; /* NULL: plain text */
+  bool no_thinking;                /* answers open with an empty think block, where the template has them */
   uint32_t longest;                /* tokens of a prompt; what is over is cut off at its beginning */
   int32_t stops[KEDGE_MAX_STOPS];
   uint32_t stop_count;
@@ -50,8 +51,10 @@ typedef struct kedge_prompt {
 } kedge_prompt;
 
 /* Encodes an item, followed by `answer` (NULL: nothing), which with `closed` ends as an answer in training
- * does. `prompt` is the caller's to free (ids). Errors: ERR_UNSUPPORTED for a tokenizer that writes the end
- * of a prompt in another way when something follows; ERR_MEMORY. */
+ * does. Where the tokenizer would join the end of the prompt and the beginning of the answer, they are cut
+ * apart: what is generated begins with a token, too. `prompt` is the caller's to free (ids). Errors:
+ * ERR_UNSUPPORTED for a chat template whose answers do not begin as its header for generation says;
+ * ERR_MEMORY. */
 kedge_status kedge_prompts_encode(const kedge_prompts *prompts, const kedge_item *item, const char *answer,
                                   bool closed, kedge_prompt *prompt);
 

@@ -91,6 +91,15 @@ kedge_status kedge_judge(const kedge_item *item, const char *output, size_t leng
   return status;
 }
 
+kedge_extract kedge_after_thought(const char *output, size_t length) {
+  static const char close[] = "</think>";
+  const size_t width = sizeof close - 1;
+  for (size_t at = length; at-- > 0;)
+    if (length - at >= width && !memcmp(output + at, close, width))
+      return (kedge_extract){output + at + width, length - at - width};
+  return (kedge_extract){output, length};
+}
+
 bool kedge_may_be_right(const kedge_item *item, const char *output, size_t length) {
   if (item->kind != KEDGE_ANSWER_EXACT) return true;
   while (length && is_blank(*output)) output++, length--;

@@ -20,6 +20,9 @@ kedge_status kedge_judge(const kedge_item *item, const char *output, size_t leng
                          const kedge_sandbox *sandbox, kedge_verdict *verdict);
 void kedge_verdict_destroy(kedge_verdict *verdict);
 
+/* What follows the last think block of an output; all of it where no block ends. */
+kedge_extract kedge_after_thought(const char *output, size_t length);
+
 /* For an item whose answer is a whole text: whether an output that begins like this can still be right. */
 bool kedge_may_be_right(const kedge_item *item, const char *output, size_t length);
 

@@ -146,6 +146,10 @@ static void make_jobs(const evaluation *e, window *w) {
   }
 }
 
+bool kedge__thinks(const evaluation *e) {
+  return e->prompts.chat && kedge_chat_template_thinks(e->prompts.chat);
+}
+
 bool kedge__window_go_on(evaluation *e, uint32_t job, const int32_t *ids, uint32_t count) {
   const sequence *s = &e->window->sequences[job];
   const kedge_item *item = &e->window->items[s->item];
@@ -154,7 +158,10 @@ bool kedge__window_go_on(evaluation *e, uint32_t job, const int32_t *ids, uint32
   if (item->kind != KEDGE_ANSWER_EXACT || e->options->decode_all) return true;
   e->asked = kedge_tokenizer_decode(e->tokenizer, ids, count, true, &text, &length);
   if (e->asked != KEDGE_OK) return false;
-  const bool may = kedge_may_be_right(item, text, length);
+  const kedge_extract said =
+      kedge__thinks(e) ? kedge_after_thought(text, length) : (kedge_extract){text, length};
+  const bool thinking = kedge__thinks(e) && said.start == text && !e->prompts.no_thinking;
+  const bool may = thinking || kedge_may_be_right(item, said.start, said.length);
   kedge_free(text);
   return may;
 }
@@ -253,7 +260,9 @@ static kedge_status put_output(const evaluation *e, const window *w, const seque
   char *text = NULL;
   size_t length = 0;
   KEDGE_TRY(kedge_tokenizer_decode(e->tokenizer, r->ids, r->count, true, &text, &length));
-  kedge_status status = kedge_judge(item, text, length, e->options->sandbox, &verdict);
+  const kedge_extract said =
+      kedge__thinks(e) ? kedge_after_thought(text, length) : (kedge_extract){text, length};
+  kedge_status status = kedge_judge(item, said.start, said.length, e->options->sandbox, &verdict);
   if (status == KEDGE_OK) status = put(row, "output", any_string(text, length));
   if (status == KEDGE_OK) status = put(row, "extracted", any_text(verdict.extracted));
   if (status == KEDGE_OK && item->kind == KEDGE_ANSWER_LETTER)

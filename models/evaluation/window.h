@@ -52,6 +52,8 @@ typedef struct evaluation {
   kedge_status asked; /* what went wrong while decoding asked whether to go on */
 } evaluation;
 
+/* Whether answers have think blocks, which are no part of what is judged. */
+bool kedge__thinks(const evaluation *e);
 /* Decodes, judges, counts and writes the rows of a window that the file has not. */
 kedge_status kedge__window_run(evaluation *e, window *w);
 void kedge__window_clear(window *w);

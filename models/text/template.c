@@ -236,6 +236,10 @@ const char *kedge_chat_template_name(const kedge_chat_template *chat) {
   return chat->name;
 }
 
+bool kedge_chat_template_thinks(const kedge_chat_template *chat) {
+  return chat->thinks;
+}
+
 /* ---- Reasoning
  * ---------------------------------------------------------------------------------------------------- */
 

@@ -54,6 +54,8 @@ kedge_status kedge_chat_template_check(const char *name);
 kedge_status kedge_chat_template_choose(const char *name, const kedge_tokenizer *tokenizer,
                                         const kedge_chat_template **chosen);
 const char *kedge_chat_template_name(const kedge_chat_template *chat);
+/* True for a template with think blocks: an answer is what follows the block. */
+bool kedge_chat_template_thinks(const kedge_chat_template *chat);
 
 /* One turn of a conversation. The text is borrowed. */
 typedef struct kedge_chat_turn {
