@@ -177,6 +177,43 @@ static void what_was_changed_is_made_again(void **state) {
   same_cells("whole", "killed");
 }
 
+/* Killed while its base trains, a study goes on from the last checkpoint. */
+static void a_base_goes_on_from_its_checkpoint(void **state) {
+  (void)state;
+  char command[1024];
+  const char *program = getenv("KEDGE_BIN");
+  snprintf(
+      command, sizeof command,
+      "cd '%s'; '%s' lab --preset micro --out base --jobs 1 2>said & p=$!; i=0; "
+      "until ls -d base/bases/base-E8K2-b0/model/checkpoint-[1-4][05] >none 2>&1 || [ $i = 2000 ]; do sleep 0.005; "
+      "i=$((i + 1)); done; kill -9 $p; wait $p",
+      test_folder(), program ? program : "kedge");
+  test_run run = test_run_shell(command);
+  test_run_free(&run);
+  run = test_kedge("lab --preset micro --out base", 0, "");
+  assert_non_null(strstr(run.err, "base-E8K2-b0: goes on from its checkpoint"));
+  test_run_free(&run);
+  same_cells("whole", "base");
+}
+
+/* A stage that fails is told, and what needs it is left out; the next call tries again. */
+static void a_failed_stage_is_tried_again(void **state) {
+  (void)state;
+  test_kedge_expect("lab --preset micro --out failed", 0, "");
+  test_remove(test_path(at("failed"), "priors"));
+  test_write_text(test_path(at("failed"), "priors"), "in the way");
+  test_kedge_expect("lab --preset micro --out failed", 2, "priors");
+  test_remove(test_path(at("failed"), "priors"));
+  test_make_folder(test_path(at("failed"), "priors"));
+  test_make_folder(test_path(at("failed"), "priors/prior-E8K2-b0-arithS-s0.safetensors"));
+  test_run run = test_kedge("lab --preset micro --out failed", 1, "3 stages are not finished");
+  assert_non_null(strstr(run.err, "prior-E8K2-b0-arithS-s0: failed: "));
+  test_run_free(&run);
+  test_remove(test_path(at("failed"), "priors/prior-E8K2-b0-arithS-s0.safetensors"));
+  test_kedge_expect("lab --preset micro --out failed --keep-models", 0, "");
+  same_cells("whole", "failed");
+}
+
 static void refuses(void **state) {
   (void)state;
   test_kedge_expect("lab --preset huge", 2, "quick, standard or full");
@@ -200,6 +237,8 @@ int main(void) {
                                      cmocka_unit_test(a_killed_study_comes_to_the_same),
                                      cmocka_unit_test(a_stopped_study_goes_on),
                                      cmocka_unit_test(what_was_changed_is_made_again),
+                                     cmocka_unit_test(a_base_goes_on_from_its_checkpoint),
+                                     cmocka_unit_test(a_failed_stage_is_tried_again),
                                      cmocka_unit_test(refuses)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -145,10 +145,10 @@ static kedge_status plan_base(lab *l, const lab_size *size, uint32_t base, size_
       "train model=bases/%s/random dataset=data/mixture-b%u.jsonl output_dir=bases/%s/model max_length=%d "
       "completion_only_loss=false per_device_train_batch_size=%u max_steps=%u learning_rate=%g "
       "lr_scheduler_type=cosine_with_min_lr min_lr_ratio=0.1 warmup_steps=50 adam_beta2=0.95 "
-      "router_aux_loss_coef=0.001 logging_steps=25 router_probe_steps=0 save_steps=200 save_total_limit=1 "
+      "router_aux_loss_coef=0.001 logging_steps=25 router_probe_steps=0 save_steps=%u save_total_limit=1 "
       "seed=%u data_seed=%u threads=1",
-      s->id, base, s->id, LONGEST, p->pretrain_batch, p->pretrain_steps, p->pretrain_rate, base + 1,
-      base + 1));
+      s->id, base, s->id, LONGEST, p->pretrain_batch, p->pretrain_steps, p->pretrain_rate,
+      p->pretrain_steps < 200 ? p->pretrain_steps / 4 : 200, base + 1, base + 1));
   KEDGE_TRY(add_output(s, "bases/%s/model/model.safetensors", s->id));
   KEDGE_TRY(add_output(s, "bases/%s/model/config.json", s->id));
   return add_output(s, "bases/%s/model/tokenizer.json", s->id);
