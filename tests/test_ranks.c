@@ -289,6 +289,30 @@ static void test_resume_elsewhere(void **state) {
                common);
 }
 
+/* Priors and traces made by several ranks are the files that one makes, bit for bit. */
+static void test_prior_and_trace(void **state) {
+  (void)state;
+  static const int ranks[] = {1, 2, 4};
+  training_prepare(23);
+  for (int i = 0; i < 3; i++) {
+    ranks_expect(ranks[i], 0, "",
+                 "prior --model base --data train.jsonl --out p%d --batch-size 3 --threads 1", i);
+    ranks_expect(
+        ranks[i], 0, "",
+        "trace --model base --data train.jsonl --out t%d --batch-size 3 --weights --logits --max-tokens 500 "
+        "--threads 1",
+        i);
+  }
+  for (int i = 1; i < 3; i++) {
+    char p[8], t[8];
+    snprintf(p, sizeof p, "p%d", i);
+    snprintf(t, sizeof t, "t%d", i);
+    assert_true(training_same("p0", p));
+    assert_true(training_same("t0", t));
+  }
+  ranks_expect(2, 2, "kedge prior: nowhere", "prior --model nowhere --data train.jsonl --out p9");
+}
+
 static void test_refusals(void **state) {
   (void)state;
   /* A key, a data file and a base that differ on the second rank. */
@@ -323,6 +347,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_losses_and_repetition),
       cmocka_unit_test(test_reshard),
       cmocka_unit_test(test_resume_elsewhere),
+      cmocka_unit_test(test_prior_and_trace),
       cmocka_unit_test(test_refusals),
   };
   if (argc > 2 && !strcmp(argv[1], "worker")) return worker(argc, argv);

@@ -6,6 +6,7 @@
 #include "tools/inputs.h"
 #include "tools/interrupt.h"
 #include "tools/progress.h"
+#include "tools/ranks.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -38,56 +39,68 @@ typedef struct settings {
   bool restart;
 } settings;
 
-static kedge_status compute(const kedge_config *config, const settings *s) {
-  kedge_tokenizer *tokenizer = NULL;
-  kedge_dataset *data = NULL;
-  kedge_device *device = NULL;
-  kedge_model *model = NULL;
-  kedge_dtype dtype;
-  kedge_status status;
+/* What is opened and read. */
+typedef struct opened {
+  kedge_tokenizer *tokenizer;
+  kedge_dataset *data;
+  kedge_device *device;
+  kedge_model *model;
   kedge_prior_identity identity;
-  KEDGE_GOTO(kedge_config_require(config, "model_name_or_path,dataset"), status, done);
-  KEDGE_GOTO(kedge_setup_dtype(config, &dtype), status, done);
-  KEDGE_GOTO(kedge_setup_data(config, &config->dataset, note, NULL, &tokenizer, &data), status, done);
-  KEDGE_GOTO(spare_inputs(config, s->out), status, done);
-  KEDGE_GOTO(input_device(config->backend, config->threads, &device), status, done);
+} opened;
+
+static kedge_status open_all(const kedge_config *config, const settings *s, opened *o) {
+  kedge_dtype dtype;
+  KEDGE_TRY(kedge_config_require(config, "model_name_or_path,dataset"));
+  KEDGE_TRY(kedge_setup_dtype(config, &dtype));
+  KEDGE_TRY(kedge_setup_data(config, &config->dataset, note, NULL, &o->tokenizer, &o->data));
+  KEDGE_TRY(spare_inputs(config, s->out));
+  KEDGE_TRY(input_device(config->backend, config->threads, &o->device));
   const kedge_model_how how = {.dtype = dtype, .map = true, .options = config->model_options};
-  KEDGE_GOTO(kedge_model_open(device, config->model_name_or_path, &how, &model), status, done);
-  KEDGE_GOTO(kedge_prior_identify(model, tokenizer, data, (uint32_t)config->max_length,
-                                  config->prompt_template, config->chat_template, &identity),
-             status, done);
-  fprintf(stderr, "prior: %u samples, %llu tokens, %u MoE layers, %u experts, on %s\n", data->count,
-          (unsigned long long)data->offsets[data->count], model->params.moe_layers, model->config.num_experts,
-          kedge_device_description(device));
+  KEDGE_TRY(kedge_model_open(o->device, config->model_name_or_path, &how, &o->model));
+  return kedge_prior_identify(o->model, o->tokenizer, o->data, (uint32_t)config->max_length,
+                              config->prompt_template, config->chat_template, &o->identity);
+}
+
+static kedge_status compute(kedge_comm *comm, const kedge_config *config, const settings *s) {
+  opened o = {0};
+  kedge_status status;
+  KEDGE_GOTO(kedge_comm_agree(comm, open_all(config, s, &o)), status, done);
+  KEDGE_GOTO(kedge_comm_same(comm, "the hash of the base model", o.identity.base), status, done);
+  KEDGE_GOTO(kedge_comm_same(comm, "the hash of the samples", o.identity.data), status, done);
+  kedge_device_join(o.device, comm);
+  fprintf(stderr, "prior: %u samples, %llu tokens, %u MoE layers, %u experts, on %s\n", o.data->count,
+          (unsigned long long)o.data->offsets[o.data->count], o.model->params.moe_layers,
+          o.model->config.num_experts, kedge_device_description(o.device));
   progress bar;
-  progress_init(&bar, stderr, "prior", "samples", 0, data->count);
+  progress_init(&bar, stderr, "prior", "samples", 0, o.data->count);
   const kedge_prior_options options = {.batch_size = (uint32_t)s->batch,
                                        .half = !strcmp(s->store, "f16"),
                                        .restart = s->restart,
                                        .progress = advanced,
                                        .note = note,
                                        .context = &bar};
-  status = kedge_prior_compute(model, data, &identity, &options, s->out);
+  status = kedge_prior_compute(o.model, o.data, &o.identity, &options, s->out);
   if (status == KEDGE_OK) {
     progress_end(&bar, NULL);
-    printf("%s: base %s, tokenizer %s, data %s\n", s->out, identity.base, identity.tokenizer, identity.data);
+    printf("%s: base %s, tokenizer %s, data %s\n", s->out, o.identity.base, o.identity.tokenizer,
+           o.identity.data);
   } else {
     progress_clear(&bar);
   }
 done:
-  kedge_model_free(model);
-  kedge_device_close(device);
-  kedge_dataset_free(data);
-  kedge_tokenizer_free(tokenizer);
+  kedge_model_free(o.model);
+  kedge_device_close(o.device);
+  kedge_dataset_free(o.data);
+  kedge_tokenizer_free(o.tokenizer);
   return status;
 }
 
 /* Options become overrides of a configuration, so that a prior sees the same samples as `kedge train` with
  * that file. */
-static kedge_status run(const char *yaml, const cli_list *overrides, const settings *s) {
+static kedge_status run(kedge_comm *comm, const char *yaml, const cli_list *overrides, const settings *s) {
   kedge_config config;
   KEDGE_TRY(kedge_config_load(&config, yaml, overrides->items, overrides->count));
-  kedge_status status = compute(&config, s);
+  kedge_status status = compute(comm, &config, s);
   kedge_config_destroy(&config);
   return status;
 }
@@ -164,7 +177,8 @@ int command_prior(int argc, char **argv) {
           "Runs the frozen base model once over the training samples and stores, for each sample's prompt\n"
           "and completion and each MoE layer, the mean of the router's probabilities. The file carries\n"
           "hashes of base, tokenizer and data; `kedge train` refuses one that belongs to something else.\n"
-          "Rows are kept in FILE.partial as they are made: the same command goes on after a stop.",
+          "Rows are kept in FILE.partial as they are made: the same command goes on after a stop.\n"
+          "Ranks that mpirun or srun starts share the samples; the file has the same bits.",
       .options = options,
       .option_count = sizeof options / sizeof *options,
       .examples = "kedge prior --model base --data train.jsonl --out prior.safetensors\n"
@@ -194,7 +208,9 @@ int command_prior(int argc, char **argv) {
     valid = false;
   }
   interrupt_listen();
-  kedge_status status = valid ? run(config, &overrides, &s) : KEDGE_ERR_ARGUMENT;
+  kedge_comm *comm = NULL;
+  kedge_status status = valid ? ranks_open("prior", true, &comm) : KEDGE_ERR_ARGUMENT;
+  if (status == KEDGE_OK) status = run(comm, config, &overrides, &s);
   for (size_t i = 0; i < overrides.count; i++) kedge_free((void *)(uintptr_t)overrides.items[i]);
-  return cli_finish("prior", status);
+  return ranks_finish("prior", comm, status);
 }

@@ -3,6 +3,7 @@
  * is in trace_import.c. */
 #include "tools/inputs.h"
 #include "tools/interrupt.h"
+#include "tools/ranks.h"
 #include "tools/trace_import.h"
 #include "tools/trace_model.h"
 
@@ -23,27 +24,40 @@ void trace_tell(const char *path, const kedge_trace *t) {
          t->weights ? ", weights" : "", t->logits ? ", logits" : "");
 }
 
-static kedge_status run(const settings *s) {
-  kedge_tokenizer *tokenizer = NULL;
-  kedge_dataset *data = NULL;
-  kedge_device *device = NULL;
-  kedge_trace trace = {0};
+/* What is opened and read. */
+typedef struct opened {
+  kedge_tokenizer *tokenizer;
+  kedge_dataset *data;
+  kedge_device *device;
   kedge_dtype dtype;
+} opened;
+
+static kedge_status open_all(const settings *s, bool leads, opened *o) {
+  KEDGE_TRY(input_spare(s->out, s->model, s->files.items, s->files.count));
+  KEDGE_TRY(tracing_dtype(&s->tracing, &s->model, 1, &o->dtype));
+  KEDGE_TRY(kedge_tokenizer_open(s->model, NULL, &o->tokenizer));
+  KEDGE_TRY(tracing_data(&s->tracing, o->tokenizer, s->files.items, s->files.count, leads, &o->data));
+  return input_device(s->tracing.backend, s->tracing.threads, &o->device);
+}
+
+static kedge_status run(kedge_comm *comm, const settings *s) {
+  const bool leads = kedge_comm_rank(comm, KEDGE_RANKS_ALL) == 0;
+  opened o = {0};
+  kedge_trace trace = {0};
   kedge_status status;
-  KEDGE_GOTO(input_spare(s->out, s->model, s->files.items, s->files.count), status, done);
-  KEDGE_GOTO(tracing_dtype(&s->tracing, &s->model, 1, &dtype), status, done);
-  KEDGE_GOTO(kedge_tokenizer_open(s->model, NULL, &tokenizer), status, done);
-  KEDGE_GOTO(tracing_data(&s->tracing, tokenizer, s->files.items, s->files.count, true, &data), status, done);
-  KEDGE_GOTO(input_device(s->tracing.backend, s->tracing.threads, &device), status, done);
-  KEDGE_GOTO(tracing_run(&s->tracing, "model", s->model, device, dtype, tokenizer, &data, 1, &trace), status,
-             done);
-  KEDGE_GOTO(kedge_trace_save(&trace, s->out), status, done);
+  KEDGE_GOTO(kedge_comm_agree(comm, open_all(s, leads, &o)), status, done);
+  kedge_device_join(o.device, comm);
+  KEDGE_GOTO(tracing_run(&s->tracing, "model", s->model, o.device, o.dtype, o.tokenizer, &o.data, 1, &trace),
+             status, done);
+  KEDGE_GOTO(kedge_comm_same(comm, "the hash of the model", trace.model), status, done);
+  KEDGE_GOTO(kedge_comm_same(comm, "the hash of the samples", trace.data), status, done);
+  KEDGE_GOTO(kedge_comm_agree(comm, leads ? kedge_trace_save(&trace, s->out) : KEDGE_OK), status, done);
   trace_tell(s->out, &trace);
 done:
   kedge_trace_destroy(&trace);
-  kedge_device_close(device);
-  kedge_dataset_free(data);
-  kedge_tokenizer_free(tokenizer);
+  kedge_device_close(o.device);
+  kedge_dataset_free(o.data);
+  kedge_tokenizer_free(o.tokenizer);
   return status;
 }
 
@@ -70,7 +84,8 @@ int command_trace(int argc, char **argv) {
       .synopsis = "",
       .summary =
           "Routes data through a model, without any intervention, and writes which experts each token\n"
-          "was sent to in each layer, with its sample and its part of it (question or answer).",
+          "was sent to in each layer, with its sample and its part of it (question or answer).\n"
+          "Ranks that mpirun or srun starts share the samples; the file has the same bits.",
       .options = options,
       .option_count = sizeof options / sizeof *options,
       .examples = "kedge trace --model base --data heldout.jsonl --out base.safetensors --weights\n"
@@ -78,5 +93,8 @@ int command_trace(int argc, char **argv) {
       .more = more};
   if (!cli_parse(&spec, argc, argv, &arguments, &code)) return code;
   interrupt_listen();
-  return cli_finish("trace", run(&s));
+  kedge_comm *comm = NULL;
+  kedge_status status = ranks_open("trace", true, &comm);
+  if (status == KEDGE_OK) status = run(comm, &s);
+  return ranks_finish("trace", comm, status);
 }

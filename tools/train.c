@@ -3,12 +3,12 @@
  * run, and --dry-run, are in train_describe.c. */
 #include "tools/train.h"
 
-#include "core/comm.h"
 #include "models/training/metrics.h"
 #include "models/training/trainer.h"
 #include "tools/cli.h"
 #include "tools/interrupt.h"
 #include "tools/progress.h"
+#include "tools/ranks.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -80,33 +80,10 @@ static void print_times(const kedge_train_result *result) {
             100 * result->ops[i].seconds / total);
 }
 
-/* Ranks beside which one has gone, or a link broke: one line, from the lowest that is left and knows, and the
- * end. */
-static void lost(void *context, uint32_t rank, double seconds) {
-  kedge_comm *comm = context;
-  fprintf(stderr,
-          "kedge train: rank %u: nothing heard of rank %u for %.0f seconds; stopping. The last checkpoint is "
-          "whole\n",
-          comm->rank[KEDGE_RANKS_ALL], rank, seconds);
-  kedge_comm_abort(comm, 1);
-}
-
-enum { SILENCE = 15 }; /* seconds without a heartbeat after which a rank is lost */
-
-static kedge_status watch_ranks(kedge_comm *comm, view *v) {
-  bool on = false;
-  if (kedge_comm_size(comm, KEDGE_RANKS_ALL) == 1) return KEDGE_OK;
-  KEDGE_TRY(kedge_comm_watch(comm, SILENCE, lost, comm, &on));
-  if (!on && kedge_comm_rank(comm, KEDGE_RANKS_ALL) == 0)
-    note(v, "this MPI allows no threads: a rank that hangs, or a broken link, is noticed by MPI alone");
-  return KEDGE_OK;
-}
-
 static kedge_status run(kedge_comm *comm, const char *yaml, const cli_list *overrides, bool dry) {
   kedge_config config;
   view v = {.started = false};
   const bool leads = kedge_comm_rank(comm, KEDGE_RANKS_ALL) == 0;
-  KEDGE_TRY(watch_ranks(comm, &v));
   const kedge_status own = kedge_config_load_for(&config, kedge_comm_size(comm, KEDGE_RANKS_ALL), yaml,
                                                  overrides->items, overrides->count),
                      all = kedge_comm_agree(comm, own);
@@ -148,19 +125,6 @@ static kedge_status run(kedge_comm *comm, const char *yaml, const cli_list *over
   return status;
 }
 
-/* The end of a run of several ranks that failed: what all know rank 0 tells, what one alone met ends the
- * others. */
-static int end_ranks(kedge_comm *comm, kedge_status status) {
-  const uint32_t rank = kedge_comm_rank(comm, KEDGE_RANKS_ALL);
-  if (!comm->agreed || comm->broken) {
-    kedge_fail_in(status, "rank %u", rank);
-    kedge_comm_abort(comm, cli_finish("train", status));
-  }
-  const int code = rank ? cli_status(status) : cli_finish("train", status);
-  kedge_comm_close(comm);
-  return code;
-}
-
 int command_train(int argc, char **argv) {
   bool dry = false;
   const cli_option options[] = {{"--dry-run", CLI_FLAG, &dry, NULL,
@@ -192,10 +156,7 @@ int command_train(int argc, char **argv) {
   for (size_t i = yaml ? 1 : 0; i < arguments.count; i++)
     overrides.items[overrides.count++] = arguments.items[i];
   kedge_comm *comm = NULL;
-  kedge_status status = kedge_comm_open(&comm);
+  kedge_status status = ranks_open("train", false, &comm);
   if (status == KEDGE_OK) status = run(comm, yaml, &overrides, dry);
-  if (status != KEDGE_OK && kedge_comm_size(comm, KEDGE_RANKS_ALL) > 1) return end_ranks(comm, status);
-  code = cli_finish("train", status);
-  kedge_comm_close(comm);
-  return code;
+  return ranks_finish("train", comm, status);
 }

@@ -52,7 +52,9 @@ typedef struct kedge_prior_options {
 /* One forward pass of `model` (the frozen base, no intervention) over the dataset; sums in double. Rows go to
  * `<path>.partial` as they are computed, which becomes `path` when it is whole. Memory does not grow with the
  * number of samples. A run that was stopped, by whatever, goes on where it was with the same bits; what is
- * left of a run of another base, data or options is refused (ERR_MISMATCH) unless `restart`. */
+ * left of a run of another base, data or options is refused (ERR_MISMATCH) unless `restart`. Ranks of the
+ * comm that the model's device has joined share the batches and call this together; rank 0 writes, and the
+ * file has the bits of one rank's. */
 kedge_status kedge_prior_compute(const kedge_model *model, const kedge_dataset *dataset,
                                  const kedge_prior_identity *identity, const kedge_prior_options *options,
                                  const char *path);

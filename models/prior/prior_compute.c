@@ -3,6 +3,7 @@
  * has made. */
 #include "models/prior/prior_internal.h"
 
+#include "core/comm.h"
 #include "core/device.h"
 #include "models/checkpoint/convert.h"
 #include "models/decoder/finite.h"
@@ -22,6 +23,8 @@ typedef struct prior_work {
   const kedge_model *model;
   const kedge_dataset *dataset;
   const kedge_prior_options *options;
+  kedge_comm *comm; /* of ranks that share the batches; NULL: one */
+  kedge_parcel *to, *from;
   uint32_t batch, L, E;
   kedge__prior_header header;
   kedge__partial *file;
@@ -42,6 +45,8 @@ static void work_destroy(prior_work *w) {
   kedge_free(w->sums);
   kedge_free(w->counts);
   kedge_free(w->softmax);
+  kedge_free(w->to);
+  kedge_free(w->from);
 }
 
 static kedge_status work_init(prior_work *w, uint32_t max_tokens) {
@@ -52,7 +57,10 @@ static kedge_status work_init(prior_work *w, uint32_t max_tokens) {
   w->sums = kedge_alloc((size_t)w->batch * 2 * w->E, sizeof *w->sums);
   w->counts = kedge_alloc((size_t)w->batch * 2, sizeof *w->counts);
   w->softmax = kedge_alloc(w->E, sizeof *w->softmax);
-  return w->rows && (w->half || !w->options->half) && w->logits && w->sums && w->counts && w->softmax
+  w->to = kedge_alloc(kedge_comm_size(w->comm, KEDGE_RANKS_ALL), sizeof *w->to);
+  w->from = kedge_alloc(kedge_comm_size(w->comm, KEDGE_RANKS_ALL), sizeof *w->from);
+  return w->to && w->from && w->rows && (w->half || !w->options->half) && w->logits && w->sums && w->counts &&
+                 w->softmax
              ? KEDGE_OK
              : KEDGE_ERR_MEMORY;
 }
@@ -179,8 +187,13 @@ static kedge_status run_micro(prior_work *w, kedge_passes *passes, const kedge_m
     KEDGE_TRY(kedge_exec_read(pass->exec, pass->decoder.router_TE[l], w->logits, 4ull * mb->size * w->E));
     KEDGE_TRY(add_layer(w, mb, l));
   }
-  /* Its samples follow one another in the dataset, and so do their rows in the file. */
-  const uint64_t row = 2ull * w->L * w->E, cells = mb->samples * row, first = mb->samples_S[0];
+  return KEDGE_OK;
+}
+
+/* Writes the rows of a batch. Its samples follow one another in the dataset, and so do their rows in the
+ * file. */
+static kedge_status write_rows(prior_work *w, uint64_t first, uint64_t samples) {
+  const uint64_t row = 2ull * w->L * w->E, cells = samples * row;
   if (!w->half)
     return kedge__partial_write(w->file, w->places[KEDGE__PRIOR_ROWS] + 4 * first * row, w->rows, 4 * cells);
   KEDGE_TRY(kedge_convert_floats(w->half, KEDGE_ST_F16, w->rows, KEDGE_ST_F32, cells));
@@ -193,43 +206,92 @@ static double now(void) {
   return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
+/* Batch `index` into the rows of this rank; nothing past the end. */
+static kedge_status run_batch(prior_work *w, kedge_batches *batches, kedge_passes *passes, uint64_t index) {
+  kedge_update update;
+  kedge_micro_batch mb;
+  if (index >= kedge_batches_updates(batches)) return KEDGE_OK;
+  KEDGE_TRY(kedge_batches_seek(batches, index));
+  KEDGE_TRY(kedge_batches_next(batches, &update));
+  KEDGE_TRY(kedge_batches_micro(batches, 0, &mb));
+  return run_micro(w, passes, &mb);
+}
+
+/* The rows of a round's batches, one a rank, into the file of rank 0, in the order of the batches. */
+static kedge_status keep_round(prior_work *w, uint64_t first, kedge__partial_place *place) {
+  const uint32_t ranks = kedge_comm_size(w->comm, KEDGE_RANKS_ALL),
+                 own = kedge_comm_rank(w->comm, KEDGE_RANKS_ALL);
+  const kedge_dataset *d = w->dataset;
+  kedge_status status = KEDGE_OK;
+  for (uint32_t rank = 0; rank < ranks && place->done < d->count; rank++) {
+    const uint64_t start = (first + rank) * w->batch, left = d->count - start,
+                   samples = left < w->batch ? left : w->batch, bytes = samples * 8ull * w->L * w->E;
+    if (rank) {
+      memset(w->to, 0, ranks * sizeof *w->to);
+      memset(w->from, 0, ranks * sizeof *w->from);
+      if (own == rank) w->to[0] = (kedge_parcel){w->rows, bytes};
+      if (own == 0) w->from[rank] = (kedge_parcel){w->rows, bytes};
+      KEDGE_TRY(kedge__comm_exchange(w->comm, KEDGE_RANKS_ALL, w->to, w->from));
+    }
+    if (own == 0 && status == KEDGE_OK) status = write_rows(w, start, samples);
+    place->done += samples;
+    place->extra += d->offsets[start + samples] - d->offsets[start];
+  }
+  return status;
+}
+
+/* Tells how far it is, and notes it in the file from time to time; *stop: somebody wants to end. */
+static kedge_status mark_round(prior_work *w, kedge__partial_place place, uint64_t *marked, double *marked_at,
+                               bool *stop) {
+  const kedge_prior_options *o = w->options;
+  *stop = o->progress && !o->progress(o->context, place.done, w->dataset->count, place.extra);
+  KEDGE_TRY(kedge_comm_any(w->comm, stop));
+  if (!w->file) return KEDGE_OK;
+  if (!*stop && !(o->keep_every ? place.done - *marked >= o->keep_every : now() - *marked_at >= MARK_SECONDS))
+    return KEDGE_OK;
+  KEDGE_TRY(kedge__partial_mark(w->file, place));
+  *marked = place.done;
+  *marked_at = now();
+  return KEDGE_OK;
+}
+
+/* Rounds of one batch a rank: every batch has the bits that it has with one rank. */
 static kedge_status run_all(prior_work *w, kedge_batches *batches, kedge_workspace *workspace,
                             kedge__partial_place place, const char *path) {
-  const kedge_prior_options *o = w->options;
-  const uint32_t N = w->dataset->count;
+  const uint32_t ranks = kedge_comm_size(w->comm, KEDGE_RANKS_ALL),
+                 own = kedge_comm_rank(w->comm, KEDGE_RANKS_ALL);
   kedge_passes passes;
-  kedge_decoder_spec spec = {.taps = true};
-  kedge_status status;
+  const kedge_decoder_spec spec = {.taps = true};
+  kedge_status status = KEDGE_OK;
   uint64_t marked = place.done;
   double marked_at = now();
   kedge_passes_init(&passes, w->model, &spec, workspace, NULL, NULL);
-  KEDGE_GOTO(kedge_batches_seek(batches, (place.done + w->batch - 1) / w->batch), status, done);
-  for (;;) {
-    kedge_update update;
-    kedge_micro_batch mb;
-    KEDGE_GOTO(kedge_batches_next(batches, &update), status, done);
-    if (!update.micro_batches) break;
-    KEDGE_GOTO(kedge_batches_micro(batches, 0, &mb), status, done);
-    KEDGE_GOTO(run_micro(w, &passes, &mb), status, done);
-    place.done += mb.samples;
-    place.extra += mb.tokens;
-    const bool stop = o->progress && !o->progress(o->context, place.done, N, place.extra);
-    if (stop || (o->keep_every ? place.done - marked >= o->keep_every : now() - marked_at >= MARK_SECONDS)) {
-      KEDGE_GOTO(kedge__partial_mark(w->file, place), status, done);
-      marked = place.done;
-      marked_at = now();
-    }
-    if (stop) {
-      status = kedge_fail(KEDGE_ERR_INTERRUPTED,
-                          "prior: stopped after %llu of %u samples, which %s.partial keeps: the same command "
-                          "goes on from there",
-                          (unsigned long long)place.done, N, path);
-      goto done;
-    }
+  for (uint64_t first = (place.done + w->batch - 1) / w->batch; place.done < w->dataset->count;
+       first += ranks) {
+    bool stop;
+    KEDGE_GOTO(kedge_comm_agree(w->comm, run_batch(w, batches, &passes, first + own)), status, done);
+    KEDGE_GOTO(kedge_comm_agree(w->comm, keep_round(w, first, &place)), status, done);
+    KEDGE_GOTO(kedge_comm_agree(w->comm, mark_round(w, place, &marked, &marked_at, &stop)), status, done);
+    if (!stop) continue;
+    status = kedge_comm_agree(
+        w->comm,
+        kedge_fail(KEDGE_ERR_INTERRUPTED,
+                   "prior: stopped after %llu of %u samples, which %s.partial keeps: the same command "
+                   "goes on from there",
+                   (unsigned long long)place.done, w->dataset->count, path));
+    goto done;
   }
 done:
   kedge_passes_destroy(&passes);
   return status;
+}
+
+/* The file is rank 0's. */
+static kedge_status start_file(prior_work *w, const char *path, kedge__partial_place *place) {
+  const bool leads = kedge_comm_rank(w->comm, KEDGE_RANKS_ALL) == 0;
+  *place = (kedge__partial_place){0};
+  KEDGE_TRY(kedge_comm_agree(w->comm, leads ? open_file(w, path, place) : KEDGE_OK));
+  return kedge_comm_broadcast(w->comm, 0, place, sizeof *place);
 }
 
 kedge_status kedge_prior_compute(const kedge_model *model, const kedge_dataset *dataset,
@@ -242,21 +304,24 @@ kedge_status kedge_prior_compute(const kedge_model *model, const kedge_dataset *
   prior_work w = {.model = model,
                   .dataset = dataset,
                   .options = o,
+                  .comm = kedge_device_comm(model->device),
                   .batch = o->batch_size ? o->batch_size : 8,
                   .L = model->params.moe_layers,
                   .E = model->config.num_experts};
   kedge__partial_place place;
   kedge_status status;
-  KEDGE_GOTO(kedge_dataset_check_ids(dataset, model->config.vocab_size), status, done);
-  KEDGE_GOTO(kedge_batches_new_eval(dataset, w.batch, &batches), status, done);
-  KEDGE_GOTO(kedge_workspace_new(model->device, &workspace), status, done);
-  KEDGE_GOTO(work_init(&w, kedge_batches_max_size(batches)), status, done);
+  status = kedge_dataset_check_ids(dataset, model->config.vocab_size);
+  if (status == KEDGE_OK) status = kedge_batches_new_eval(dataset, w.batch, &batches);
+  if (status == KEDGE_OK) status = kedge_workspace_new(model->device, &workspace);
+  if (status == KEDGE_OK) status = work_init(&w, kedge_batches_max_size(batches));
+  KEDGE_GOTO(kedge_comm_agree(w.comm, status), status, done);
   kedge__prior_header_init(&w.header, dataset->count, w.L, w.E, o->half, identity,
                            model->config.num_experts_per_tok, NULL);
-  KEDGE_GOTO(open_file(&w, path, &place), status, done);
+  KEDGE_GOTO(start_file(&w, path, &place), status, done);
   KEDGE_GOTO(run_all(&w, batches, workspace, place, path), status, done);
-  status = kedge__partial_finish(w.file);
+  if (w.file) status = kedge__partial_finish(w.file);
   w.file = NULL;
+  status = kedge_comm_agree(w.comm, status);
 done:
   work_destroy(&w);
   kedge_workspace_free(workspace);

@@ -47,7 +47,8 @@ typedef struct kedge_trace_options {
  * the trace it holds one pass's outputs. `options` may be NULL. model and data hashes are set where the model
  * has files; `tokenizer` is the caller's to set. Errors: ERR_UNSUPPORTED (no MoE layer), ERR_MISMATCH (a
  * token id the model lacks), ERR_NUMERIC naming the layer whose scores are not finite, ERR_INTERRUPTED, those
- * of passes. On success the trace is the caller's to destroy. */
+ * of passes. On success the trace is the caller's to destroy. Ranks of the comm that the model's device has
+ * joined share the batches and call this together; all get the trace, with the bits of one rank's. */
 kedge_status kedge_trace_collect(const kedge_model *model, const kedge_dataset *dataset,
                                  const kedge_trace_options *options, kedge_trace *trace);
 void kedge_trace_destroy(kedge_trace *trace);

@@ -3,6 +3,7 @@
 #include "models/trace/trace.h"
 
 #include "core/args.h"
+#include "core/comm.h"
 #include "models/decoder/finite.h"
 #include "models/training/batches.h"
 
@@ -13,6 +14,10 @@ typedef struct collector {
   const kedge_model *model;
   kedge_trace *trace;
   const kedge_trace_options *options;
+  const kedge_dataset *dataset;
+  uint32_t batch;   /* samples of a batch */
+  kedge_comm *comm; /* of ranks that share the batches; NULL: one */
+  kedge_parcel *to, *from;
   uint32_t used; /* tokens collected so far */
   int32_t *ids;  /* [T, K] of one layer of a pass */
   float *gates;  /* [T, K] */
@@ -107,21 +112,73 @@ static kedge_status take_micro(collector *c, kedge_passes *passes, const kedge_m
   return KEDGE_OK;
 }
 
+/* Batch `index` into its place in the trace. */
+static kedge_status run_batch(collector *c, kedge_batches *batches, kedge_passes *passes, uint64_t index) {
+  kedge_update update;
+  kedge_micro_batch mb;
+  KEDGE_TRY(kedge_batches_seek(batches, index));
+  KEDGE_TRY(kedge_batches_next(batches, &update));
+  KEDGE_TRY(kedge_batches_micro(batches, 0, &mb));
+  return take_micro(c, passes, &mb);
+}
+
+/* First token of a batch in the trace; all of them past the end. */
+static uint32_t tokens_before(const collector *c, uint64_t batch) {
+  const uint64_t sample = batch * c->batch, count = c->dataset->count,
+                 token = c->dataset->offsets[sample < count ? sample : count];
+  return token < c->trace->tokens ? (uint32_t)token : c->trace->tokens;
+}
+
+/* One array of a trace, `bytes` a token: the tokens of each rank's batch of a round come to all. */
+static kedge_status share_array(collector *c, uint64_t first, void *array, uint64_t bytes) {
+  const uint32_t ranks = kedge_comm_size(c->comm, KEDGE_RANKS_ALL),
+                 own = kedge_comm_rank(c->comm, KEDGE_RANKS_ALL);
+  unsigned char *at = array;
+  if (!array) return KEDGE_OK;
+  const uint64_t start = tokens_before(c, first + own), end = tokens_before(c, first + own + 1);
+  for (uint32_t r = 0; r < ranks; r++) {
+    const uint64_t from = tokens_before(c, first + r), to = tokens_before(c, first + r + 1);
+    c->to[r] = (kedge_parcel){at + start * bytes, r == own ? 0 : (end - start) * bytes};
+    c->from[r] = (kedge_parcel){at + from * bytes, r == own ? 0 : (to - from) * bytes};
+  }
+  return kedge__comm_exchange(c->comm, KEDGE_RANKS_ALL, c->to, c->from);
+}
+
+static kedge_status share_round(collector *c, uint64_t first) {
+  kedge_trace *t = c->trace;
+  const uint64_t L = t->layers, K = t->topk, E = t->experts;
+  if (kedge_comm_size(c->comm, KEDGE_RANKS_ALL) == 1) return KEDGE_OK;
+  KEDGE_TRY(share_array(c, first, t->ids, L * K * sizeof *t->ids));
+  KEDGE_TRY(share_array(c, first, t->weights, L * K * sizeof *t->weights));
+  KEDGE_TRY(share_array(c, first, t->logits, L * E * sizeof *t->logits));
+  KEDGE_TRY(share_array(c, first, t->ties, L * sizeof *t->ties));
+  KEDGE_TRY(share_array(c, first, t->tied, L * ((E + 7) / 8)));
+  KEDGE_TRY(share_array(c, first, t->samples, sizeof *t->samples));
+  KEDGE_TRY(share_array(c, first, t->spans, sizeof *t->spans));
+  return kedge_comm_any(c->comm, &c->any_tie);
+}
+
+/* Rounds of one batch a rank, each with the bits that it has with one rank. */
 static kedge_status run_all(collector *c, kedge_batches *batches, kedge_workspace *workspace) {
   const kedge_trace_options *o = c->options;
   const kedge_decoder_spec spec = {.taps = true};
+  const uint32_t ranks = kedge_comm_size(c->comm, KEDGE_RANKS_ALL),
+                 own = kedge_comm_rank(c->comm, KEDGE_RANKS_ALL);
   kedge_passes passes;
   kedge_status status = KEDGE_OK;
   kedge_passes_init(&passes, c->model, &spec, workspace, NULL, NULL);
-  while (status == KEDGE_OK && c->used < c->trace->tokens) {
-    kedge_update update;
-    kedge_micro_batch mb;
-    KEDGE_GOTO(kedge_batches_next(batches, &update), status, done);
-    KEDGE_GOTO(kedge_batches_micro(batches, 0, &mb), status, done);
-    KEDGE_GOTO(take_micro(c, &passes, &mb), status, done);
-    if (o->progress && !o->progress(o->context, c->used, c->trace->tokens))
-      status = kedge_fail(KEDGE_ERR_INTERRUPTED, "routing trace: stopped after %u of %u tokens", c->used,
-                          c->trace->tokens);
+  for (uint64_t first = 0; status == KEDGE_OK && tokens_before(c, first) < c->trace->tokens; first += ranks) {
+    const uint32_t done = tokens_before(c, first + ranks);
+    c->used = tokens_before(c, first + own);
+    if (c->used < c->trace->tokens) status = run_batch(c, batches, &passes, first + own);
+    KEDGE_GOTO(kedge_comm_agree(c->comm, status), status, done);
+    KEDGE_GOTO(share_round(c, first), status, done);
+    bool stop = o->progress && !o->progress(o->context, done, c->trace->tokens);
+    KEDGE_GOTO(kedge_comm_any(c->comm, &stop), status, done);
+    if (stop)
+      status = kedge_comm_agree(c->comm, kedge_fail(KEDGE_ERR_INTERRUPTED,
+                                                    "routing trace: stopped after %u of %u tokens", done,
+                                                    c->trace->tokens));
   }
 done:
   kedge_passes_destroy(&passes);
@@ -151,9 +208,11 @@ static kedge_status prepare(collector *c, const kedge_dataset *dataset, uint32_t
   c->gates = kedge_alloc(max_size, t->topk * sizeof *c->gates);
   c->scores = kedge_alloc(max_size, t->experts * sizeof *c->scores);
   c->bias = kedge_alloc(t->experts, sizeof *c->bias);
+  c->to = kedge_alloc(kedge_comm_size(c->comm, KEDGE_RANKS_ALL), sizeof *c->to);
+  c->from = kedge_alloc(kedge_comm_size(c->comm, KEDGE_RANKS_ALL), sizeof *c->from);
   if (o->with_logits) c->logits = kedge_alloc(max_size, t->experts * sizeof *c->logits);
   if ((o->with_weights && !t->weights) || (o->with_logits && !t->logits) || !t->ties || !t->tied || !c->ids ||
-      !c->gates || !c->scores || !c->bias || (o->with_logits && !c->logits))
+      !c->gates || !c->scores || !c->bias || !c->to || !c->from || (o->with_logits && !c->logits))
     return KEDGE_ERR_MEMORY;
   for (uint32_t l = 0; l < t->layers; l++)
     t->layer_numbers[l] = (int32_t)kedge_params_moe_layer(&m->params, l);
@@ -169,10 +228,13 @@ kedge_status kedge_trace_collect(const kedge_model *model, const kedge_dataset *
   kedge_workspace *workspace = NULL;
   kedge_status status;
   *trace = (kedge_trace){0};
-  uint32_t batch = c.options->batch_size ? c.options->batch_size : 8;
-  KEDGE_GOTO(kedge_batches_new_eval(dataset, batch, &batches), status, done);
-  KEDGE_GOTO(kedge_workspace_new(model->device, &workspace), status, done);
-  KEDGE_GOTO(prepare(&c, dataset, kedge_batches_max_size(batches)), status, done);
+  c.dataset = dataset;
+  c.comm = kedge_device_comm(model->device);
+  c.batch = c.options->batch_size ? c.options->batch_size : 8;
+  status = kedge_batches_new_eval(dataset, c.batch, &batches);
+  if (status == KEDGE_OK) status = kedge_workspace_new(model->device, &workspace);
+  if (status == KEDGE_OK) status = prepare(&c, dataset, kedge_batches_max_size(batches));
+  KEDGE_GOTO(kedge_comm_agree(c.comm, status), status, done);
   status = run_all(&c, batches, workspace);
   if (!c.any_tie) {
     kedge_free(trace->tied);
@@ -186,6 +248,8 @@ done:
   kedge_free(c.logits);
   kedge_free(c.scores);
   kedge_free(c.bias);
+  kedge_free(c.to);
+  kedge_free(c.from);
   if (status != KEDGE_OK) kedge_trace_destroy(trace);
   return status;
 }
