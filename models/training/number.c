@@ -8,14 +8,14 @@
 #include <string.h>
 
 const char *kedge__real_text(double value, char text[KEDGE_REAL_TEXT]) {
-  if (!isfinite(value)) return strcpy(text, "null");
-  if (value == floor(value) && fabs(value) < 1e15) {
-    snprintf(text, KEDGE_REAL_TEXT, "%lld", (long long)value);
-    return text;
+  char found[KEDGE_REAL_TEXT] = "null";
+  if (isfinite(value) && value == floor(value) && fabs(value) < 1e15) {
+    snprintf(found, sizeof found, "%lld", (long long)value);
+  } else if (isfinite(value)) {
+    for (int digits = 1; digits <= 17; digits++) {
+      snprintf(found, sizeof found, "%.*g", digits, value);
+      if (strtod(found, NULL) == value) break;
+    }
   }
-  for (int digits = 1; digits <= 17; digits++) {
-    snprintf(text, KEDGE_REAL_TEXT, "%.*g", digits, value);
-    if (strtod(text, NULL) == value) break;
-  }
-  return text;
+  return memcpy(text, found, sizeof found);
 }

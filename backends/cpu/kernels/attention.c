@@ -12,7 +12,7 @@
  * probabilities of each tile twice but needs neither atomics nor a buffer of partial sums. */
 #include "backends/cpu/kernels/gemm.h"
 #include "backends/cpu/kernels/panel.h"
-#include "backends/cpu/kernels/vexp.h"
+#include "backends/cpu/kernels/soften.h"
 
 enum { ROWS = 64, WHOLE = 512 }; /* rows of a tile, of queries and of keys; rows of a sequence in one task */
 
@@ -155,26 +155,10 @@ static uint32_t whole_vectors(size_t n) {
   return (uint32_t)((n + KEDGE_LANES - 1) / KEDGE_LANES * KEDGE_LANES);
 }
 
-/* Turns a row of n raw scores, of which `seen` count, into probabilities relative to the largest so far; the
- * others become 0. Returns by how much what was summed before shrinks. */
+/* As kedge__soften, of the first `seen` of a row's n scores; the others become 0. */
 static float soften(float *row, size_t n, uint32_t seen, float scale, float *max, float *total) {
-  const uint32_t width = whole_vectors(n);
-  float top = *max, sum = 0;
-#pragma omp simd reduction(max : top)
-  for (uint32_t j = 0; j < width; j++) {
-    const float score = j < seen ? row[j] * scale : -INFINITY;
-    row[j] = score;
-    top = score > top ? score : top;
-  }
-#pragma omp simd reduction(+ : sum)
-  for (uint32_t j = 0; j < width; j++) {
-    const float p = kedge__vexp(j < seen ? row[j] - top : 0);
-    row[j] = j < seen ? p : 0;
-    sum += row[j];
-  }
-  const float shrink = kedge__vexp(*max - top);
-  *total = *total * shrink + sum;
-  *max = top;
+  const float shrink = kedge__soften(row, seen, scale, max, total);
+  for (size_t j = seen; j < n; j++) row[j] = 0;
   return shrink;
 }
 

@@ -6,7 +6,7 @@
  * few query rows and a head; queries that follow each other on the same range of the cache share its tiles.
  */
 #include "backends/cpu/kernels/panel.h"
-#include "backends/cpu/kernels/vexp.h"
+#include "backends/cpu/kernels/soften.h"
 
 /* Vectors of eight: heads are often no multiple of more, and their sums are cheaper. */
 enum { LANES = 8, QUERIES = 16, KEYS = 64 }; /* queries of a task, keys of a tile */
@@ -135,37 +135,6 @@ static room room_of_thread(const kedge_call *call, size_t dim_qk, size_t dim_v) 
   return r;
 }
 
-/* Scores of a tile become probabilities relative to the largest score so far. What is behind the `count` rows
- * that there are is overwritten. Returns by how much what was summed before shrinks. */
-static float soften(float *row, size_t count, float scale, float *max, float *total) {
-  float tops[LANES], sums[LANES] = {0};
-  const size_t padded = kedge__blocks(count, LANES) * LANES;
-  for (size_t j = count; j < padded; j++) row[j] = -INFINITY; /* of which vexp makes 0 */
-  for (size_t l = 0; l < LANES; l++) tops[l] = *max;
-  for (size_t j = 0; j < padded; j += LANES) {
-    KEDGE_SIMD
-    for (size_t l = 0; l < LANES; l++) {
-      row[j + l] *= scale;
-      tops[l] = row[j + l] > tops[l] ? row[j + l] : tops[l];
-    }
-  }
-  for (size_t half = LANES / 2; half; half /= 2)
-    for (size_t l = 0; l < half; l++) tops[l] = tops[l + half] > tops[l] ? tops[l + half] : tops[l];
-  for (size_t j = 0; j < padded; j += LANES) {
-    KEDGE_SIMD
-    for (size_t l = 0; l < LANES; l++) {
-      row[j + l] = kedge__vexp(row[j + l] - tops[0]);
-      sums[l] += row[j + l];
-    }
-  }
-  for (size_t half = LANES / 2; half; half /= 2)
-    for (size_t l = 0; l < half; l++) sums[l] += sums[l + half];
-  const float shrink = kedge__vexp(*max - tops[0]);
-  *total = *total * shrink + sums[0];
-  *max = tops[0];
-  return shrink;
-}
-
 /* Queries [first, end) of a head, all on the cache from the row `base` on. */
 static void attend(const kedge_call *call, size_t first, size_t end, size_t head) {
   KEDGE_CALL_ARGS(attention_cached);
@@ -195,7 +164,7 @@ static void attend(const kedge_call *call, size_t first, size_t end, size_t head
       const tile keys = {k.data, k.pitch, seen}, values = {v.data, v.pitch, seen};
       float *sum = r.sum + i * v_pitch;
       score(r.q + i * q_pitch, dqk, &keys, row);
-      const float shrink = soften(row, seen, a->scale, &max[i], &total[i]);
+      const float shrink = kedge__soften(row, seen, a->scale, &max[i], &total[i]);
       for (size_t d = 0; d < v_pitch; d++) sum[d] *= shrink;
       add_values(row, &values, dv, sum);
     }

@@ -273,27 +273,50 @@ typedef struct kedge_target {
   size_t c_pitch, y_pitch;
 } kedge_target;
 
+/* What a panel of A is read from: packed slivers, or the operand where it lies. */
+typedef struct kedge_left {
+  const char *data;
+  size_t step; /* bytes from a row to the next or, transposed, from a word to the next */
+  size_t row;  /* bytes from a row's beginning to the next's; 0: in packed slivers */
+} kedge_left;
+
+/* Rows of up to this many bytes can be read where they lie; those of a sliver have no room in the first cache
+ * side by side where rows are long. */
+enum { KEDGE_SHORT_ROW = 1024 };
+
+/* A, from row i0 and element q on, where it need not be packed: its elements are words already. */
+static inline bool kedge__left_direct(const kedge_product *p, size_t i0, size_t q, kedge_left *left) {
+  const size_t pitch = p->a.pitch * sizeof(kedge_x);
+  if (!KEDGE_READS_A || sizeof(kedge_x) * KEDGE_UNIT != 4 || p->a.slots || pitch > KEDGE_SHORT_ROW)
+    return false;
+  if (KEDGE_UNIT == 2 && (p->trans_a || p->k % 2)) return false;
+  const kedge_x *at = p->trans_a ? p->a.data + q * p->a.pitch + i0 : p->a.data + i0 * p->a.pitch + q;
+  *left = (kedge_left){(const char *)at, pitch, p->trans_a ? sizeof(kedge_x) : pitch};
+  return true;
+}
+
 /* The block of the result [m,n] += A panel times B panel; without `add` it starts at 0. */
 static inline void kedge__multiply_panels(const kedge_target *t, size_t m, size_t n, size_t words,
-                                          bool trans_a, const uint32_t *a, const uint32_t *b, bool add,
+                                          bool trans_a, const kedge_left *left, const uint32_t *b, bool add,
                                           bool last) {
   float edge[KEDGE_MR * KEDGE_NR];
   const kedge_slivers s = kedge__slivers(m);
   const bool narrow = t->y && last;
-  for (size_t i = 0, row = 0; i < s.count; i++, a += KEDGE_MR * KEDGE_KC) {
-    const size_t rows = s.height + (i < s.higher);
+  for (size_t i = 0, row = 0; i < s.count; i++) {
+    const size_t rows = s.height + (i < s.higher), step = left->step;
+    const char *a = left->data + (left->row ? row * left->row : i * KEDGE_MR * KEDGE_KC * sizeof *b);
     for (size_t j = 0; j < n; j += KEDGE_NR) {
       const size_t cols = kedge__min(KEDGE_NR, n - j);
       float *c = t->c + row * t->c_pitch + j;
       const uint32_t *sliver = b + j * KEDGE_PADDED(words);
       if (!narrow && cols == KEDGE_NR) {
-        kedge__micro(rows, words, a, trans_a, sliver, add ? c : NULL, t->c_pitch, c, t->c_pitch);
+        kedge__micro(rows, words, a, step, trans_a, sliver, add ? c : NULL, t->c_pitch, c, t->c_pitch);
         continue;
       }
       if (add && cols == KEDGE_NR) {
-        kedge__micro(rows, words, a, trans_a, sliver, c, t->c_pitch, edge, KEDGE_NR);
+        kedge__micro(rows, words, a, step, trans_a, sliver, c, t->c_pitch, edge, KEDGE_NR);
       } else {
-        kedge__micro(rows, words, a, trans_a, sliver, NULL, 0, edge, KEDGE_NR);
+        kedge__micro(rows, words, a, step, trans_a, sliver, NULL, 0, edge, KEDGE_NR);
         for (size_t r = 0; add && r < rows; r++)
           for (size_t x = 0; x < cols; x++) edge[r * KEDGE_NR + x] += c[r * t->c_pitch + x];
       }
@@ -318,9 +341,10 @@ static inline void kedge__gemm_block(const kedge_product *p, size_t i0, size_t m
   kedge__micro_begin();
   for (size_t q = 0; q < p->k; q += panel) {
     const size_t k = kedge__min(panel, p->k - q);
-    kedge__pack_a(p, i0, m, q, k, a);
+    kedge_left left = {(const char *)a, (p->trans_a ? KEDGE_MR : KEDGE_KC) * sizeof *a, 0};
+    if (!kedge__left_direct(p, i0, q, &left)) kedge__pack_a(p, i0, m, q, k, a);
     kedge__pack_b(p, j0, n, q, k, b);
-    kedge__multiply_panels(t, m, n, kedge__words(k), p->trans_a, a, b, add || q > 0, q + k == p->k);
+    kedge__multiply_panels(t, m, n, kedge__words(k), p->trans_a, &left, b, add || q > 0, q + k == p->k);
   }
   kedge__micro_end();
 }

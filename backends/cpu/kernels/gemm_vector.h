@@ -20,6 +20,7 @@ enum { KEDGE_MR = 6, KEDGE_NR = 16, KEDGE_VECTOR = 16 };
 enum { KEDGE_MR = 2, KEDGE_NR = 16, KEDGE_VECTOR = 16 };
 #endif
 enum { KEDGE_VECTORS = KEDGE_NR * 4 / KEDGE_VECTOR }; /* of a row */
+enum { KEDGE_READS_A = 1 };                           /* rows of A need not be packed */
 
 typedef float kedge_vector __attribute__((vector_size(KEDGE_VECTOR)));
 typedef float kedge_stored __attribute__((vector_size(KEDGE_VECTOR), aligned(4), may_alias)); /* in memory */
@@ -49,39 +50,56 @@ static inline kedge_vector kedge__step(kedge_vector sum, uint32_t word, kedge_ve
 #endif
 }
 
-static inline __attribute__((always_inline)) void kedge__micro_rows(const size_t rows, size_t words,
-                                                                    const uint32_t *a, const size_t row_step,
-                                                                    const size_t word_step, const uint32_t *b,
-                                                                    const float *from, size_t from_pitch,
-                                                                    float *to, size_t to_pitch) {
+/* Row r of a sliver whose rows are `step` bytes apart, from pointers to every fifth row: addresses of the
+ * form base + {0, 1, 2, 4} step cost no registers. */
+#define KEDGE_ROW(r) (base[(r) / 5] + ((r) % 5 == 3 ? step3 : (size_t)((r) % 5) * step))
+
+static inline __attribute__((always_inline)) void
+kedge__micro_rows(const size_t rows, size_t words, const char *a, const size_t step, const bool trans,
+                  const uint32_t *b, const float *from, size_t from_pitch, float *to, size_t to_pitch) {
   kedge_vector sum[KEDGE_MR][KEDGE_VECTORS];
+  const char *base[3] = {a, a + 5 * step, a + 10 * step};
+  const size_t step3 = 3 * step;
   for (size_t r = 0; r < rows; r++)
-    for (size_t v = 0; v < KEDGE_VECTORS; v++)
-      sum[r][v] =
-          from ? (kedge_vector) * (const kedge_stored *)(from + r * from_pitch + v * (KEDGE_VECTOR / 4))
-               : (kedge_vector){0};
-  for (size_t w = 0; w < words; w++, a += word_step, b += KEDGE_NR) {
+    for (size_t v = 0; v < KEDGE_VECTORS; v++) sum[r][v] = (kedge_vector){0};
+  for (size_t w = 0; w < words; w++, b += KEDGE_NR) {
     kedge_vector x[KEDGE_VECTORS];
     for (size_t v = 0; v < KEDGE_VECTORS; v++) x[v] = *(const kedge_stored *)(b + v * (KEDGE_VECTOR / 4));
 #pragma GCC unroll 16
-    for (size_t r = 0; r < rows; r++)
+    for (size_t r = 0; r < rows; r++) {
+      uint32_t word;
+      memcpy(&word, trans ? a + r * sizeof word : KEDGE_ROW(r), sizeof word);
 #pragma GCC unroll 4
-      for (size_t v = 0; v < KEDGE_VECTORS; v++) sum[r][v] = kedge__step(sum[r][v], a[r * row_step], x[v]);
+      for (size_t v = 0; v < KEDGE_VECTORS; v++) sum[r][v] = kedge__step(sum[r][v], word, x[v]);
+    }
+    if (trans) a += step;
+    for (size_t i = 0; i < 3; i++) base[i] += sizeof *b;
   }
+  if (from) {
+#pragma GCC unroll 16
+    for (size_t r = 0; r < rows; r++)
+      for (size_t v = 0; v < KEDGE_VECTORS; v++)
+        *(kedge_stored *)(to + r * to_pitch + v * (KEDGE_VECTOR / 4)) =
+            *(const kedge_stored *)(from + r * from_pitch + v * (KEDGE_VECTOR / 4)) + sum[r][v];
+    return;
+  }
+#pragma GCC unroll 16
   for (size_t r = 0; r < rows; r++)
     for (size_t v = 0; v < KEDGE_VECTORS; v++)
       *(kedge_stored *)(to + r * to_pitch + v * (KEDGE_VECTOR / 4)) = sum[r][v];
 }
 
-/* to [rows, NR] = from (NULL: 0) + sliver of A [rows, words] times sliver of B [words, NR]. */
-static inline void kedge__micro(size_t rows, size_t words, const uint32_t *a, bool trans, const uint32_t *b,
-                                const float *from, size_t from_pitch, float *to, size_t to_pitch) {
+/* to [rows, NR] = from (NULL: 0) + sliver of A [rows, words] times sliver of B [words, NR]. A's rows are
+ * `step` bytes apart or, transposed, its words. */
+static inline void kedge__micro(size_t rows, size_t words, const char *a, size_t step, bool trans,
+                                const uint32_t *b, const float *from, size_t from_pitch, float *to,
+                                size_t to_pitch) {
 #define KEDGE_ROWS(n)                                                                                        \
   case n:                                                                                                    \
     if (trans)                                                                                               \
-      kedge__micro_rows(n, words, a, 1, KEDGE_MR, b, from, from_pitch, to, to_pitch);                        \
+      kedge__micro_rows(n, words, a, step, true, b, from, from_pitch, to, to_pitch);                         \
     else                                                                                                     \
-      kedge__micro_rows(n, words, a, KEDGE_KC, 1, b, from, from_pitch, to, to_pitch);                        \
+      kedge__micro_rows(n, words, a, step, false, b, from, from_pitch, to, to_pitch);                        \
     return;
   switch (rows) {
     KEDGE_ROWS(1)
