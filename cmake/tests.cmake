@@ -58,3 +58,10 @@ if(NOT KEDGE_SANITIZE)
   kedge_test(test_isa ci ${PROJECT_SOURCE_DIR}/tests/test_isa.sh ${PROJECT_BINARY_DIR})
   kedge_test(test_install quick ${PROJECT_SOURCE_DIR}/tests/test_install.sh ${PROJECT_BINARY_DIR} ${CMAKE_C_COMPILER})
 endif()
+
+# Kernels with planted mistakes, with the scheduler of the simulated card in the program itself.
+set_source_files_properties(tests/sim_faults.cu PROPERTIES LANGUAGE CXX)
+kedge_sim_objects(kedge_sim_faults tests/sim_faults.cu)
+target_compile_options(kedge_sim_faults PRIVATE ${sim_options})
+target_link_libraries(test_sim_faults PRIVATE kedge_sim_faults $<TARGET_OBJECTS:kedge_sim_scheduler>)
+set_target_properties(test_sim_faults PROPERTIES LINKER_LANGUAGE CXX)

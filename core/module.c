@@ -28,7 +28,9 @@ static char *path_of(const char *name) {
   Dl_info info;
   const char *folder = getenv("KEDGE_MODULES"), *slash = NULL;
   if (folder && *folder) return kedge_format("%s/libkedge-%s.so", folder, name);
-  if (dladdr(&lock, &info) && info.dli_fname) slash = strrchr(info.dli_fname, '/');
+  /* A program's own name may be relative to a folder that it has left; a library's is where it was found. */
+  if (dladdr(&lock, &info) && info.dli_fname && info.dli_fname[0] == '/')
+    slash = strrchr(info.dli_fname, '/');
   if (slash) return kedge_format("%.*s/libkedge-%s.so", (int)(slash - info.dli_fname), info.dli_fname, name);
   ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
   if (length > 0) self[length] = 0;

@@ -121,7 +121,7 @@ template <class T> GPU_DEVICE T gpu_shuffle_xor(T value, uint32_t mask) {
 }
 #else
 GPU_DEVICE uint32_t gpu_wave_width() {
-  return (uint32_t)warpSize;
+  return __AMDGCN_WAVEFRONT_SIZE; /* of the target that is compiled for: loops over a tile's lanes unroll */
 }
 template <class T> GPU_DEVICE T gpu_shuffle_xor(T value, uint32_t mask) {
   return __shfl_xor(value, (int)mask);

@@ -51,7 +51,7 @@ template <class X> GPU_DEVICE void gpu_copy_piece(unsigned char *to, const X *fr
   chunk.word[0] = chunk.word[1] = chunk.word[2] = chunk.word[3] = 0;
   GPU_UNROLL
   for (uint32_t i = 0; i < 16 / sizeof(X); i++) {
-    if (i >= count) break;
+    if (i >= count) continue;
     if (sizeof(X) == 4)
       chunk.word[i] = *(const uint32_t *)(const void *)(from + i);
     else

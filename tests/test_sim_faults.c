@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * ctest: quick
+ *
+ * What the simulated card finds: kernels with a planted mistake (sim_faults.cu) give other numbers in some
+ * order of threads or with the other width of wave, or none, or end with block, thread and source line;
+ * without the mistake they agree everywhere. Under the address sanitizer, which stops the program itself,
+ * writes outside of arrays are left out. */
+#include "tests/sim_faults.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { N = 128, WIDTHS = 2, ORDERS = 3 };
+static const char *const names[] = {"missing barrier", "missing second barrier", "32 lanes", "race of blocks",
+                                    "missing wait"};
+
+static sim_settings settings(int width, int order) {
+  return (sim_settings){.wave = width ? 64 : 32, .seed = 3, .processors = 2, .order = (sim_order)order};
+}
+
+static bool run_order(sim_order_kernel which, int width, int order, bool good, float *y) {
+  sim_settings s = settings(width, order);
+  float *in = sim_buffer_new(N * sizeof *in), *out = sim_buffer_new(2 * N * sizeof *out);
+  assert_true(in && out);
+  for (int i = 0; i < N; i++) in[i] = (float)(i * 7 % 31) - 9;
+  sim_order_fault(which, &s, in, out, good);
+  memcpy(y, out, 2 * N * sizeof *y);
+  sim_buffer_free(in);
+  sim_buffer_free(out);
+  const char *error = sim_error();
+  if (error) print_message("%s: %s\n", names[which], error);
+  return error == NULL;
+}
+
+/* In how many of the six ways to run it a kernel ends otherwise than in the first, or with what is no number.
+ */
+static int count_found(sim_order_kernel which, bool good) {
+  float first[2 * N], got[2 * N];
+  int found = 0;
+  (void)run_order(which, 0, SIM_FORWARD, good, first);
+  for (int width = 0; width < WIDTHS; width++)
+    for (int order = 0; order < ORDERS; order++) {
+      bool right = run_order(which, width, order, good, got) && !memcmp(got, first, sizeof got);
+      for (int i = 0; i < N; i++) right &= !isnan(got[i]);
+      found += !right;
+    }
+  return found;
+}
+
+static void test_orders(void **state) {
+  (void)state;
+  for (int which = 0; which < SIM_ORDER_KERNELS; which++) {
+    const int good = count_found((sim_order_kernel)which, true),
+              bad = count_found((sim_order_kernel)which, false);
+    printf("%s: found in %d of %d ways to run it, mended in %d\n", names[which], bad, WIDTHS * ORDERS, good);
+    assert_int_equal(good, 0);
+    assert_true(bad > 0);
+  }
+}
+
+/* The error of a kernel; "" if there was none. Afterwards the card still works. */
+static const char *error_of(sim_error_kernel which, int width, int order, int64_t at) {
+  static char text[400];
+  sim_settings s = settings(width, order);
+  float y[2 * N], *out = sim_buffer_new(N * sizeof *out);
+  assert_non_null(out);
+  sim_error_fault(which, &s, out, at);
+  sim_buffers_check();
+  const char *error = sim_error();
+  snprintf(text, sizeof text, "%s", error ? error : "");
+  sim_buffer_free(out);
+  (void)sim_error();
+  assert_true(run_order(SIM_MISSING_BARRIER, width, order, true, y));
+  return text;
+}
+
+static void want_error(sim_error_kernel which, int64_t at, const char *first, const char *second) {
+  for (int width = 0; width < WIDTHS; width++)
+    for (int order = 0; order < ORDERS; order++) {
+      const char *text = error_of(which, width, order, at);
+      if (!strstr(text, first) || !strstr(text, second))
+        fail_msg("got \"%s\", want \"%s\" and \"%s\"", text, first, second);
+      if (width == 0 && order == 0) printf("%s\n", text);
+    }
+}
+
+static void test_divergence(void **state) {
+  (void)state;
+  want_error(SIM_DIVERGING, 0, "waits at ", "sim_faults.cu:");
+  want_error(SIM_LEAVING, 0, "waits at ", "thread 5 has ended");
+  want_error(SIM_HALF_WAVE, 0, "half_wave_kernel, block 0: thread ", "has ended");
+  want_error(SIM_SHARED_TOO_LARGE, 0, "shared array own of 65536 bytes", "49152 bytes");
+}
+
+#if defined(__SANITIZE_ADDRESS__)
+enum { CHECKED_ELSEWHERE = 1 };
+#else
+enum { CHECKED_ELSEWHERE = 0 };
+#endif
+
+static void test_outside(void **state) {
+  (void)state;
+  if (CHECKED_ELSEWHERE) return;
+  want_error(SIM_SHARED_OVERRUN, N, "overrun_kernel, block 0", "shared array own was overrun");
+  want_error(SIM_SHARED_OVERRUN, N + 3, "overrun_kernel, block 0", "shared array own was overrun");
+  want_error(SIM_OUTSIDE, N, "wrote behind a buffer of 512 bytes", "");
+  want_error(SIM_OUTSIDE, -1, "wrote before a buffer of 512 bytes", "");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_orders), cmocka_unit_test(test_divergence),
+                                     cmocka_unit_test(test_outside)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

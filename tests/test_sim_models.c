@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * ctest: ci
+ *
+ * Whole models on the simulated card: gradients of every intervention through decoders, ten training steps
+ * beside the CPU's, the same bits in every order of threads. Ops alone are in test_sim.c. */
+#include "models/gradcheck/gradcheck.h"
+#include "tests/support/files.h"
+#include "tests/support/runs.h"
+#include "tests/support/training.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { STEPS = 10 };
+
+static void check_gradients(const char *problem, const char *backend) {
+  for (uint32_t v = 0; v < kedge_gradcheck_variant_count; v++) {
+    kedge_gradcheck r;
+    const kedge_gradcheck_options options = {.backend = backend, .seed = 1, .entries = 3};
+    if (kedge_gradcheck_run(kedge_gradcheck_find_problem(problem), &kedge_gradcheck_variants[v], &options,
+                            &r) != KEDGE_OK)
+      fail_msg("%s, %s on %s: %s", problem, kedge_gradcheck_variants[v].name, backend, kedge_message());
+    if (!r.passed || !r.sensitive)
+      fail_msg("%s, %s on %s: gradients are off by %g, planted faults by %g", problem,
+               kedge_gradcheck_variants[v].name, backend, r.error, r.planted);
+  }
+}
+
+/* Every row of routers.def has a variant there (test_gradcheck.c). */
+static void test_interventions(void **state) {
+  (void)state;
+  check_gradients("qwen3", "sim:wave=32");
+  check_gradients("ds_v3", "sim:wave=64,order=random");
+  check_gradients("qwen3", "sim:wave=64,order=reverse,products=plain");
+}
+
+static int prepare(void **state) {
+  (void)state;
+  runs_prepare(40);
+  return 0;
+}
+
+static void train(const char *base, const char *out, const char *backend, const char *dtype) {
+  training_expect(0, "",
+                  "train run.yaml model_name_or_path=%s output_dir=%s backend=%s max_steps=%d dtype=%s "
+                  "router.intervention=rpb router.prior=%s.prior max_length=64 per_device_train_batch_size=2 "
+                  "gradient_accumulation_steps=1",
+                  base, out, backend, STEPS, dtype, base);
+}
+
+static void same_losses(const char *a, const char *b, double limit) {
+  double most = 0;
+  for (unsigned step = 1; step <= STEPS; step++) {
+    const double x = training_metric(a, step, "train/loss"), y = training_metric(b, step, "train/loss");
+    if (!(fabs(x - y) <= limit * fabs(y))) fail_msg("step %u: loss %.9g of %s, %.9g of %s", step, x, a, y, b);
+    most = fmax(most, fabs(x - y) / fabs(y));
+  }
+  printf("%s beside %s: losses of %d steps within %.2g\n", a, b, STEPS, most);
+}
+
+/* Softmax scores, f32: also the same bits whatever the order of threads and blocks. */
+static void test_training(void **state) {
+  (void)state;
+  train("base", "base-cpu", "cpu", "float32");
+  train("base", "base-sim", "sim:wave=32", "float32");
+  same_losses("base-sim", "base-cpu", 1e-4);
+  train("base", "base-random", "sim:wave=32,order=random,processors=5", "float32");
+  assert_true(training_same("base-sim/model.safetensors", "base-random/model.safetensors"));
+  train("base", "base-wide", "sim:wave=64,order=reverse", "float32");
+  same_losses("base-wide", "base-cpu", 1e-4);
+}
+
+static void test_training_bf16(void **state) {
+  (void)state;
+  train("base", "bf16-cpu", "cpu", "bfloat16");
+  train("base", "bf16-sim", "sim:wave=64", "bfloat16");
+  same_losses("bf16-sim", "bf16-cpu", 2e-2);
+}
+
+/* Sigmoid scores, groups, latent attention, a shared expert and a dense layer. Where two experts' scores are
+ * equal but for rounding, devices may choose differently, and losses then part in the fourth digit. */
+static void test_training_sigmoid(void **state) {
+  (void)state;
+  train("sigmoid", "sigmoid-cpu", "cpu", "float32");
+  train("sigmoid", "sigmoid-sim", "sim:wave=32", "float32");
+  same_losses("sigmoid-sim", "sigmoid-cpu", 1e-3);
+}
+
+/* What a device's name may not hold is told in one line. */
+static void test_settings(void **state) {
+  (void)state;
+  kedge_device *device = NULL;
+  static const char *const bad[] = {"sim:wave=16", "sim:order=sideways", "sim:wave",        "sim:speed=9",
+                                    "sim:seed=-1", "sim:wave=32,,",      "sim:processors=0"};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    assert_int_equal(kedge_device_open(bad[i], NULL, &device), KEDGE_ERR_ARGUMENT);
+    assert_null(device);
+    assert_non_null(strstr(kedge_message(), "expected wave=32|64"));
+  }
+  assert_int_equal(kedge_device_open("cpu:wave=32", NULL, &device), KEDGE_ERR_ARGUMENT);
+  assert_non_null(strstr(kedge_message(), "has no settings"));
+  assert_int_equal(kedge_device_open("sim:", NULL, &device), KEDGE_OK);
+  assert_string_equal(kedge_device_backend(device), "sim");
+  kedge_device_close(device);
+  training_expect(2, "expected wave=32|64", "train run.yaml output_dir=bad backend=sim:wave=33");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_settings), cmocka_unit_test(test_interventions),
+                                     cmocka_unit_test(test_training), cmocka_unit_test(test_training_bf16),
+                                     cmocka_unit_test(test_training_sigmoid)};
+  return cmocka_run_group_tests(tests, prepare, NULL);
+}
