@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-extern const kedge_module exported __asm__("kedge_module"); /* the type has the name in C */
+extern const kedge_module exported __asm__("kedge_backend_module");
 
 static const vk_kernel *const kernels[KEDGE_OP_COUNT] = {
 #define KEDGE_KERNELS_ONLY
