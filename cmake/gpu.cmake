@@ -1,10 +1,11 @@
 # Graphics cards: one source of kernels (backends/gpu/*.cu), as the modules sim (host compiler), cuda (nvcc) and hip (hipcc).
-# A toolkit that is not here is told in one line. The sanitizers' builds have sim alone.
+# cuda and hip take minutes and are asked for: the preset `release` has them where their toolkits are. One that is not here is
+# told in one line. The sanitizers' builds have sim alone.
 enable_language(CXX)
 set(CMAKE_CXX_STANDARD 17)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
-set(KEDGE_CUDA AUTO CACHE STRING "Build the module cuda: ON, OFF, or AUTO where nvcc is")
-set(KEDGE_HIP AUTO CACHE STRING "Build the module hip: ON, OFF, or AUTO where hipcc is")
+set(KEDGE_CUDA OFF CACHE STRING "Build the module cuda: ON, OFF, or AUTO where nvcc is")
+set(KEDGE_HIP OFF CACHE STRING "Build the module hip: ON, OFF, or AUTO where hipcc is")
 set(KEDGE_CUDA_ARCHS 90a CACHE STRING "Targets of cuda: any of 80, 90a, 100, 120 and others that nvcc knows, or all for 80;90a;100")
 set(KEDGE_HIP_ARCHS gfx90a gfx1030 CACHE STRING "Targets of hip, those of them that hipcc knows")
 file(GLOB KEDGE_GPU_KERNELS CONFIGURE_DEPENDS backends/gpu/*.cu)

@@ -19,7 +19,7 @@ enum { STAGING = 8 << 20 };
 #include "core/ops.def"
 #undef KEDGE_OP
 static const gpu_launcher launchers[KEDGE_OP_COUNT][2] = {
-#define KEDGE_OP(name, ...) {kedge_gpu_f32_##name, kedge_gpu_bf16_##name},
+#define KEDGE_OP(name, ...) [KEDGE_OP_##name] = {kedge_gpu_f32_##name, kedge_gpu_bf16_##name},
 #include "core/ops.def"
 #undef KEDGE_OP
 #undef KEDGE_KERNELS_ONLY
@@ -46,7 +46,7 @@ static void gpu_close(kedge_device *device) {
   if (!g) return;
   gpu__replay_drop(g);
   gpu__blas_close(g->blas);
-  if (g->staging) GPU(FreeHost)(g->staging);
+  if (g->staging) GPU_PINNED_FREE(g->staging);
   if (g->start) GPU(EventDestroy)(g->start);
   if (g->end) GPU(EventDestroy)(g->end);
   gpu__stream_close(g);
@@ -57,7 +57,7 @@ static void gpu_close(kedge_device *device) {
 static kedge_status open_parts(kedge_device *device, gpu_state *g) {
   KEDGE_TRY(gpu__stream_open(device, g));
   void *staging = NULL;
-  KEDGE_TRY(gpu__check(device, GPU(HostAlloc)(&staging, STAGING, 0), "pinned memory"));
+  KEDGE_TRY(gpu__check(device, GPU_PINNED_NEW(&staging, STAGING, 0), "pinned memory"));
   g->staging = staging;
   KEDGE_TRY(gpu__check(device, GPU(EventCreate)(&g->start), "an event"));
   KEDGE_TRY(gpu__check(device, GPU(EventCreate)(&g->end), "an event"));

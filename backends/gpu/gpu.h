@@ -19,16 +19,22 @@ extern "C" {
 
 #if defined(KEDGE_GPU_CUDA)
 #include <cuda_runtime_api.h>
-#define GPU(name) cuda##name
-#define GPU_NAME  "cuda"
+#define GPU(name)       cuda##name
+#define GPU_NAME        "cuda"
+#define GPU_PINNED_NEW  cudaHostAlloc
+#define GPU_PINNED_FREE cudaFreeHost
 #elif defined(KEDGE_GPU_HIP)
 #include <hip/hip_runtime_api.h>
-#define GPU(name) hip##name
-#define GPU_NAME  "hip"
+#define GPU(name)       hip##name
+#define GPU_NAME        "hip"
+#define GPU_PINNED_NEW  hipHostMalloc
+#define GPU_PINNED_FREE hipHostFree
 #elif defined(KEDGE_GPU_SIM)
 #include "backends/gpu/sim/runtime.h"
-#define GPU(name) sim##name
-#define GPU_NAME  "sim"
+#define GPU(name)       sim##name
+#define GPU_NAME        "sim"
+#define GPU_PINNED_NEW  simHostAlloc
+#define GPU_PINNED_FREE simFreeHost
 #else
 #error "one of KEDGE_GPU_CUDA, KEDGE_GPU_HIP, KEDGE_GPU_SIM"
 #endif
