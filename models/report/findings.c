@@ -110,8 +110,16 @@ static char *what_sft_does(const kedge_analysis *a) {
   return w.text;
 }
 
-static const char *separated(const kedge_estimate *e) {
-  return e->wide_low > 0 || e->wide_high < 0 ? "separated" : "no separation";
+/* Whether both intervals are clear of 0; the bootstrap's stands before it, Student's only where it says else.
+ */
+static void say_separated(words *w, const kedge_estimate *e) {
+  if (e->wide_low > 0 || e->wide_high < 0)
+    say(w, kedge_format(", separated"));
+  else if ((e->low > 0 || e->high < 0) && !isnan(e->t_low))
+    say(w, kedge_format(", but no separation by Student's over %u bases [%.1f, %.1f]", e->bases,
+                        100 * e->t_low, 100 * e->t_high));
+  else
+    say(w, kedge_format(", no separation"));
 }
 
 static char *what_was_asked(const kedge_analysis *a) {
@@ -126,7 +134,7 @@ static char *what_was_asked(const kedge_analysis *a) {
     say(&w, kedge_format("%s%s less %s ", said++ ? "; " : "", study->conditions[study->primary[i][0]].label,
                          study->conditions[study->primary[i][1]].label));
     say_points(&w, e);
-    say(&w, kedge_format(", %s", separated(e)));
+    say_separated(&w, e);
   }
   say(&w, kedge_format(said ? "." : "no primary contrast has its cells yet."));
   return w.text;
