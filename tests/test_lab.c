@@ -182,12 +182,12 @@ static void a_base_goes_on_from_its_checkpoint(void **state) {
   (void)state;
   char command[1024];
   const char *program = getenv("KEDGE_BIN");
-  snprintf(
-      command, sizeof command,
-      "cd '%s'; '%s' lab --preset micro --out base --jobs 1 2>said & p=$!; i=0; "
-      "until ls -d base/bases/base-E8K2-b0/model/checkpoint-[1-4][05] >none 2>&1 || [ $i = 2000 ]; do sleep 0.005; "
-      "i=$((i + 1)); done; kill -9 $p; wait $p",
-      test_folder(), program ? program : "kedge");
+  snprintf(command, sizeof command,
+           "cd '%s'; '%s' lab --preset micro --out base --jobs 1 2>said & p=$!; i=0; "
+           "until ls -d base/bases/base-E8K2-b0/model/checkpoint-[1-4][05] >none 2>&1 || [ $i = 2000 ]; do "
+           "sleep 0.005; "
+           "i=$((i + 1)); done; kill -9 $p; wait $p",
+           test_folder(), program ? program : "kedge");
   test_run run = test_run_shell(command);
   test_run_free(&run);
   run = test_kedge("lab --preset micro --out base", 0, "");
