@@ -51,8 +51,8 @@ void store_v(uint64_t at, uint first, float x[NV]) {
 #if defined(KEDGE_OP_attention) || defined(KEDGE_OP_attention_cached)
 #if defined(KEDGE_OP_attention)
 #define QUERIES ARGS.tokens
-#define PITCH_K CALL.pitch[1]
-#define PITCH_V CALL.pitch[2]
+#define PITCH_K PITCH(1)
+#define PITCH_V PITCH(2)
 void span(uint t, out uint first, out uint end) {
   int s = load_i(IN(3), t);
   first = s < 0 ? t + 1u : uint(s);
@@ -79,7 +79,7 @@ void row(uint group) {
     [[unroll]] for (uint i = 0; i < NK; i++) q[r][i] = 0.0;
     if (t0 + r < QUERIES) {
       span(t0 + r, first[r], end[r]);
-      load_k(IN(0), (t0 + r) * CALL.pitch[0] + h * ARGS.dim_qk, q[r]);
+      load_k(IN(0), (t0 + r) * PITCH(0) + h * ARGS.dim_qk, q[r]);
     }
     if (first[r] < end[r]) {
       from = min(from, first[r]);
@@ -134,9 +134,9 @@ void row(uint at) {
   uint t = at / ARGS.heads, h = at - t * ARGS.heads;
   float o[NV], dy[NV];
   load_v(IN(3), at * ARGS.dim_v, o);
-  load_v(IN(5), t * CALL.pitch[5] + h * ARGS.dim_v, dy);
+  load_v(IN(5), t * PITCH(5) + h * ARGS.dim_v, dy);
   float delta = dot_v(dy, o);
-  if (LANE == 0) store_f(CALL.scratch, at, delta);
+  if (LANE == 0) store_f(SCRATCH, at, delta);
 }
 
 #elif defined(KEDGE_OP_attention_grad_q)
@@ -150,15 +150,15 @@ void row(uint group) {
     first[r] = s < 0 || t0 + r >= ARGS.tokens ? 0xffffffffu : uint(s);
     from = min(from, first[r]);
     if (first[r] != 0xffffffffu) to = t + 1u;
-    load_k(IN(0), t * CALL.pitch[0] + h * ARGS.dim_qk, q[r]);
-    load_v(IN(5), t * CALL.pitch[5] + h * ARGS.dim_v, dy[r]);
+    load_k(IN(0), t * PITCH(0) + h * ARGS.dim_qk, q[r]);
+    load_v(IN(5), t * PITCH(5) + h * ARGS.dim_v, dy[r]);
     lse[r] = load_f(IN(4), t * ARGS.heads + h);
-    delta[r] = load_f(CALL.scratch, t * ARGS.heads + h);
+    delta[r] = load_f(SCRATCH, t * ARGS.heads + h);
     [[unroll]] for (uint i = 0; i < NK; i++) dq[r][i] = 0.0;
   }
   for (uint j = from; j < to; j++) {
-    load_k(IN(1), j * CALL.pitch[1] + kv * ARGS.dim_qk, k);
-    load_v(IN(2), j * CALL.pitch[2] + kv * ARGS.dim_v, v);
+    load_k(IN(1), j * PITCH(1) + kv * ARGS.dim_qk, k);
+    load_v(IN(2), j * PITCH(2) + kv * ARGS.dim_v, v);
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
       float s = dot_k(q[r], k), dp = dot_v(dy[r], v), ds = 0.0;
       if (first[r] <= j && j <= t0 + r) ds = kedge_exp(ARGS.scale * s - lse[r]) * (dp - delta[r]) * ARGS.scale;
@@ -179,8 +179,8 @@ void row(uint group) {
   [[unroll]] for (uint r = 0; r < ROWS; r++) {
     uint j = min(j0 + r, ARGS.tokens - 1u);
     segment[r] = j0 + r < ARGS.tokens ? load_i(IN(6), j) : -1;
-    load_k(IN(1), j * CALL.pitch[1] + kv * ARGS.dim_qk, k[r]);
-    load_v(IN(2), j * CALL.pitch[2] + kv * ARGS.dim_v, v[r]);
+    load_k(IN(1), j * PITCH(1) + kv * ARGS.dim_qk, k[r]);
+    load_v(IN(2), j * PITCH(2) + kv * ARGS.dim_v, v[r]);
     [[unroll]] for (uint i = 0; i < NK; i++) dk[r][i] = 0.0;
     [[unroll]] for (uint i = 0; i < NV; i++) dv[r][i] = 0.0;
   }
@@ -190,9 +190,9 @@ void row(uint group) {
     [[unroll]] for (uint r = 0; r < ROWS; r++) any_ = any_ || (own >= 0 && segment[r] == own && t >= j0 + r);
     if (!any_ && t >= j0 + ROWS) break;
     if (any_) for (uint h = kv * heads; h < (kv + 1u) * heads; h++) {
-      load_k(IN(0), t * CALL.pitch[0] + h * ARGS.dim_qk, q);
-      load_v(IN(5), t * CALL.pitch[5] + h * ARGS.dim_v, dy);
-      float lse = load_f(IN(4), t * ARGS.heads + h), delta = load_f(CALL.scratch, t * ARGS.heads + h);
+      load_k(IN(0), t * PITCH(0) + h * ARGS.dim_qk, q);
+      load_v(IN(5), t * PITCH(5) + h * ARGS.dim_v, dy);
+      float lse = load_f(IN(4), t * ARGS.heads + h), delta = load_f(SCRATCH, t * ARGS.heads + h);
       [[unroll]] for (uint r = 0; r < ROWS; r++) {
         float s = dot_k(q, k[r]), dp = dot_v(dy, v[r]), p = 0.0;
         if (segment[r] == own && t >= j0 + r) p = kedge_exp(ARGS.scale * s - lse);

@@ -3,8 +3,10 @@
  * defines COUNT and element(). */
 #define ELEMENTS_MAIN                            \
   void main() {                                  \
-    uint group = GROUP, count = COUNT;           \
+    uint group = GROUP;                          \
     if (group >= push.end) return;               \
+    load_call();                                 \
+    uint count = COUNT;                          \
     for (uint k = 0; k < S0; k++) {              \
       uint i = (group * S0 + k) * LOCAL + LANE;  \
       if (i < count) element(i);                 \

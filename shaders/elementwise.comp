@@ -10,7 +10,7 @@
 #define COUNT (ARGS.rows * ARGS.cols)
 void element(uint i) {
   uint row = i / ARGS.cols;
-  store_as(S1 != 0, OUT(0), i, load_as(S2 != 0, IN(0), row * CALL.pitch[0] + (i - row * ARGS.cols)));
+  store_as(S1 != 0, OUT(0), i, load_as(S2 != 0, IN(0), row * PITCH(0) + (i - row * ARGS.cols)));
 }
 #elif defined(KEDGE_OP_fill)
 #define COUNT ARGS.n

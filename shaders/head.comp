@@ -12,9 +12,9 @@ void row(uint i) {
   int label = load_i(IN(2), t);
   float nll = 0.0, lse = 0.0;
   if (label >= 0) {
-    vec2 stats = softmax_stats(CALL.scratch, first, ARGS.vocab);
+    vec2 stats = softmax_stats(SCRATCH, first, ARGS.vocab);
     lse = stats.x + kedge_log(stats.y);
-    nll = lse - load_f(CALL.scratch, first + uint(label));
+    nll = lse - load_f(SCRATCH, first + uint(label));
   }
   if (LANE == 0) {
     store_f(OUT(0), t, nll);
@@ -29,8 +29,8 @@ void row(uint i) {
   float lse = load_f(IN(3), t), dnll = load_f(IN(4), t);
   LANES(v, ARGS.vocab) {
     float g = 0.0;
-    if (label >= 0) g = dnll * (kedge_exp(load_f(CALL.scratch, first + v) - lse) - (int(v) == label ? 1.0 : 0.0));
-    store_f(CALL.scratch, first + v, g);
+    if (label >= 0) g = dnll * (kedge_exp(load_f(SCRATCH, first + v) - lse) - (int(v) == label ? 1.0 : 0.0));
+    store_f(SCRATCH, first + v, g);
   }
 }
 #endif

@@ -8,6 +8,7 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
 #extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
 #extension GL_EXT_shader_16bit_storage : require
+#extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
@@ -39,6 +40,8 @@ float kedge_log(float x);
 layout(buffer_reference, buffer_reference_align = 4, std430) buffer F32 { float v[]; };
 layout(buffer_reference, buffer_reference_align = 2, std430) buffer U16 { uint16_t v[]; };
 layout(buffer_reference, buffer_reference_align = 4, std430) buffer I32 { int v[]; };
+layout(buffer_reference, buffer_reference_align = 4, scalar) buffer F32x4 { vec4 v; };
+layout(buffer_reference, buffer_reference_align = 2, scalar) buffer U16x4 { u16vec4 v; };
 layout(buffer_reference, buffer_reference_align = 8, std430) readonly buffer Parts { uint64_t at[]; };
 
 /* The record of the call. OP is the op whose arguments it has. */
@@ -55,10 +58,24 @@ layout(push_constant) uniform Push {
   uint number[4];
 } push;
 
-#define CALL   Call(push.call)
-#define ARGS   CALL.args
-#define IN(i)  (CALL.in_[i])
-#define OUT(i) (CALL.out_[i])
+/* The record, read once by load_call(): what is read again after a store is fetched again. */
+KEDGE_CAT(args_, OP) ARGS;
+uint64_t in_at[10], out_at[4], scratch_at;
+uint pitch_of[10];
+void load_call() {
+  Call call = Call(push.call);
+  ARGS = call.args;
+  [[unroll]] for (int i = 0; i < 10; i++) {
+    in_at[i] = call.in_[i];
+    pitch_of[i] = call.pitch[i];
+  }
+  [[unroll]] for (int i = 0; i < 4; i++) out_at[i] = call.out_[i];
+  scratch_at = call.scratch;
+}
+#define IN(i)    in_at[i]
+#define OUT(i)   out_at[i]
+#define PITCH(i) pitch_of[i]
+#define SCRATCH  scratch_at
 
 /* This workgroup's number; leave where it is not below push.end. */
 #define GROUP (push.first + gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x)
@@ -94,6 +111,17 @@ void store_as(bool bf16, uint64_t at, uint i, float value) {
     U16(at).v[i] = uint16_t(bf16_bits(value));
   else
     store_f(at, i, value);
+}
+/* Four elements side by side, from element i on. */
+vec4 load4_as(bool bf16, uint64_t at, uint i) {
+  if (bf16) return uintBitsToFloat(uvec4(U16x4(at + 2ul * uint64_t(i)).v) << 16);
+  return F32x4(at + 4ul * uint64_t(i)).v;
+}
+void store4_as(bool bf16, uint64_t at, uint i, vec4 x) {
+  if (bf16)
+    U16x4(at + 2ul * uint64_t(i)).v = u16vec4(bf16_bits(x.x), bf16_bits(x.y), bf16_bits(x.z), bf16_bits(x.w));
+  else
+    F32x4(at + 4ul * uint64_t(i)).v = x;
 }
 float load_x(uint64_t at, uint i) {
   return load_as(BF16, at, i);

@@ -5,7 +5,11 @@
 #include "shaders/kedge.glsl"
 #include "shaders/tile.glsl"
 
-#define DIVIDE_UP(a, b) (((a) + (b) - 1u) / (b))
+#if defined(KEDGE_OP_grouped_wgrad)
+const bool LINES_LOOK_UP = true;
+#else
+const bool LINES_LOOK_UP = false;
+#endif
 
 #if defined(KEDGE_OP_matmul)
 const bool A_ALONG_K = !TRANS_A;
@@ -13,56 +17,53 @@ const bool B_ALONG_K = TRANS_B;
 bool locate(uint group, out Tile t) {
   uint wide = DIVIDE_UP(ARGS.n, TILE_N), down = group / wide;
   t = Tile(down * TILE_M, (group - down * wide) * TILE_N, ARGS.m, ARGS.n, ARGS.k);
+  a_at = IN(0);
+  b_at = IN(1);
+  c_at = OUT(0);
   return true;
 }
-float load_a(uint m, uint in_tile, uint k) {
-  return load_as(A_BF16, IN(0), TRANS_A ? k * CALL.pitch[0] + m : m * CALL.pitch[0] + k);
+uint a_line(uint i) {
+  return i * PITCH(0);
 }
-float load_b(uint k, uint n) {
-  return load_as(B_BF16, IN(1), TRANS_B ? n * CALL.pitch[1] + k : k * CALL.pitch[1] + n);
+uint b_line(uint i) {
+  return i * PITCH(1);
 }
-void store_c(uint m, uint n, float value, bool add) {
-  uint i = m * ARGS.n + n;
-  store_as(C_BF16, OUT(0), i, add ? load_as(C_BF16, OUT(0), i) + value : value);
+uint c_line(uint row) {
+  return row * ARGS.n;
 }
 
 #elif defined(KEDGE_OP_grouped_matmul)
 const bool A_ALONG_K = true;
 const bool B_ALONG_K = TRANS_B;
-shared uint row_at[TILE_M]; /* first element of each row of A */
-uint64_t weight;
 /* Tiles of the experts' rows, expert after expert: the group's number says how many tiles come before it. */
 bool locate(uint group, out Tile t) {
-  uint wide = DIVIDE_UP(ARGS.n, TILE_N), down = group / wide, before = 0;
-  int first = load_i(IN(3), 0);
-  for (uint e = 0; e < ARGS.experts; e++) {
-    int end = load_i(IN(3), e + 1u);
-    uint tiles = DIVIDE_UP(uint(end - first), TILE_M);
+  uint wide = DIVIDE_UP(ARGS.n, TILE_N), down = group / wide, before = 0, first = uint(load_i(IN(3), 0)), expert = 0;
+  bool found = false;
+  for (uint e = 0; e < ARGS.experts && !found; e++) {
+    uint end = uint(load_i(IN(3), e + 1u)), tiles = DIVIDE_UP(end - first, TILE_M);
     if (down < before + tiles) {
-      t = Tile(uint(first) + (down - before) * TILE_M, (group - down * wide) * TILE_N, uint(end), ARGS.n, ARGS.k);
-      weight = Parts(IN(1)).at[e];
-      for (uint m = LANE; m < TILE_M; m += LOCAL) {
-        uint row = min(t.m0 + m, t.m_end - 1u);
-        if (ARGS.gather != 0) row = uint(load_i(IN(2), row)) / ARGS.topk;
-        row_at[m] = row * CALL.pitch[0];
-      }
-      barrier();
-      return true;
+      t = Tile(first + (down - before) * TILE_M, (group - down * wide) * TILE_N, end, ARGS.n, ARGS.k);
+      expert = e;
+      found = true;
     }
     before += tiles;
     first = end;
   }
-  return false;
+  if (!found) return false;
+  a_at = IN(0);
+  b_at = Parts(IN(1)).at[expert];
+  c_at = OUT(0);
+  return true;
 }
-float load_a(uint m, uint in_tile, uint k) {
-  return load_as(A_BF16, IN(0), row_at[in_tile] + k);
+uint a_line(uint row) {
+  if (ARGS.gather != 0) row = uint(load_i(IN(2), row)) / ARGS.topk;
+  return row * PITCH(0);
 }
-float load_b(uint k, uint n) {
-  return load_as(B_BF16, weight, TRANS_B ? n * ARGS.k + k : k * ARGS.n + n);
+uint b_line(uint i) {
+  return i * (TRANS_B ? ARGS.k : ARGS.n);
 }
-void store_c(uint m, uint n, float value, bool add) {
-  uint i = m * ARGS.n + n;
-  store_as(C_BF16, OUT(0), i, add ? load_as(C_BF16, OUT(0), i) + value : value);
+uint c_line(uint row) {
+  return row * ARGS.n;
 }
 
 #elif defined(KEDGE_OP_grouped_wgrad)
@@ -71,27 +72,28 @@ const bool B_ALONG_K = false;
 uint first_row, expert;
 /* k runs over the rows of the expert. */
 bool locate(uint group, out Tile t) {
-  uint wide = DIVIDE_UP(ARGS.k, TILE_N), high = DIVIDE_UP(ARGS.n, TILE_M);
-  uint down = group / wide;
+  uint wide = DIVIDE_UP(ARGS.k, TILE_N), high = DIVIDE_UP(ARGS.n, TILE_M), down = group / wide;
   expert = down / high;
   first_row = uint(load_i(IN(3), expert));
   t = Tile((down - expert * high) * TILE_M, (group - down * wide) * TILE_N, ARGS.n, ARGS.k,
            uint(load_i(IN(3), expert + 1u)) - first_row);
+  a_at = IN(0);
+  b_at = IN(1);
+  c_at = OUT(0);
   return true;
 }
-uint token(uint row, uint gathered) {
-  if (gathered != 0) return uint(load_i(IN(2), row)) / ARGS.topk;
-  return row;
+uint line(uint row, uint gathered, uint pitch) {
+  if (gathered != 0) row = uint(load_i(IN(2), row)) / ARGS.topk;
+  return row * pitch;
 }
-float load_a(uint m, uint in_tile, uint k) {
-  return load_as(A_BF16, IN(0), token(first_row + k, ARGS.gather_dy) * CALL.pitch[0] + m);
+uint a_line(uint k) {
+  return line(first_row + k, ARGS.gather_dy, PITCH(0));
 }
-float load_b(uint k, uint n) {
-  return load_as(B_BF16, IN(1), token(first_row + k, ARGS.gather_x) * CALL.pitch[1] + n);
+uint b_line(uint k) {
+  return line(first_row + k, ARGS.gather_x, PITCH(1));
 }
-void store_c(uint m, uint n, float value, bool add) {
-  uint i = (expert * ARGS.n + m) * ARGS.k + n;
-  store_f(OUT(0), i, add ? load_f(OUT(0), i) + value : value);
+uint c_line(uint row) {
+  return (expert * ARGS.n + row) * ARGS.k;
 }
 
 #else
@@ -99,60 +101,65 @@ void store_c(uint m, uint n, float value, bool add) {
 #if defined(KEDGE_OP_head_logits) || defined(KEDGE_OP_head_grad_logits)
 const bool A_ALONG_K = true;
 const bool B_ALONG_K = true;
-bool locate(uint group, out Tile t) {
-  uint wide = DIVIDE_UP(ARGS.vocab, TILE_N), down = group / wide;
-  t = Tile(down * TILE_M, (group - down * wide) * TILE_N, push.number[1], ARGS.vocab, ARGS.dim);
-  return true;
-}
-float load_a(uint m, uint in_tile, uint k) {
-  return load_as(A_BF16, IN(0), (push.number[0] + m) * ARGS.dim + k);
-}
-float load_b(uint k, uint n) {
-  return load_as(B_BF16, IN(1), n * ARGS.dim + k);
-}
-void store_c(uint m, uint n, float value, bool add) {
-  uint i = m * ARGS.vocab + n;
-  store_f(CALL.scratch, i, add ? load_f(CALL.scratch, i) + value : value);
-}
+#define M push.number[1]
+#define N ARGS.vocab
+#define K ARGS.dim
+#define A_AT IN(0)
+#define B_AT IN(1)
+#define C_AT SCRATCH
+#define A_FIRST push.number[0]
+#define B_FIRST 0u
+#define C_FIRST 0u
+#define A_LINE ARGS.dim
+#define B_LINE ARGS.dim
 #elif defined(KEDGE_OP_head_grad_h)
 /* dH = G W. */
 const bool A_ALONG_K = true;
 const bool B_ALONG_K = false;
-bool locate(uint group, out Tile t) {
-  uint wide = DIVIDE_UP(ARGS.dim, TILE_N), down = group / wide;
-  t = Tile(down * TILE_M, (group - down * wide) * TILE_N, push.number[1], ARGS.dim, ARGS.vocab);
-  return true;
-}
-float load_a(uint m, uint in_tile, uint k) {
-  return load_f(CALL.scratch, m * ARGS.vocab + k);
-}
-float load_b(uint k, uint n) {
-  return load_as(B_BF16, IN(1), k * ARGS.dim + n);
-}
-void store_c(uint m, uint n, float value, bool add) {
-  uint i = (push.number[0] + m) * ARGS.dim + n;
-  store_as(C_BF16, OUT(0), i, add ? load_as(C_BF16, OUT(0), i) + value : value);
-}
+#define M push.number[1]
+#define N ARGS.dim
+#define K ARGS.vocab
+#define A_AT SCRATCH
+#define B_AT IN(1)
+#define C_AT OUT(0)
+#define A_FIRST 0u
+#define B_FIRST 0u
+#define C_FIRST push.number[0]
+#define A_LINE ARGS.vocab
+#define B_LINE ARGS.dim
 #else
 /* dW += G^T H. */
 const bool A_ALONG_K = false;
 const bool B_ALONG_K = false;
+#define M ARGS.vocab
+#define N ARGS.dim
+#define K push.number[1]
+#define A_AT SCRATCH
+#define B_AT IN(0)
+#define C_AT OUT(1)
+#define A_FIRST 0u
+#define B_FIRST push.number[0]
+#define C_FIRST 0u
+#define A_LINE ARGS.vocab
+#define B_LINE ARGS.dim
+#endif
 bool locate(uint group, out Tile t) {
-  uint wide = DIVIDE_UP(ARGS.dim, TILE_N), down = group / wide;
-  t = Tile(down * TILE_M, (group - down * wide) * TILE_N, ARGS.vocab, ARGS.dim, push.number[1]);
+  uint wide = DIVIDE_UP(N, TILE_N), down = group / wide;
+  t = Tile(down * TILE_M, (group - down * wide) * TILE_N, M, N, K);
+  a_at = A_AT;
+  b_at = B_AT;
+  c_at = C_AT;
   return true;
 }
-float load_a(uint m, uint in_tile, uint k) {
-  return load_f(CALL.scratch, k * ARGS.vocab + m);
+uint a_line(uint i) {
+  return (A_FIRST + i) * A_LINE;
 }
-float load_b(uint k, uint n) {
-  return load_as(B_BF16, IN(0), (push.number[0] + k) * ARGS.dim + n);
+uint b_line(uint i) {
+  return (B_FIRST + i) * B_LINE;
 }
-void store_c(uint m, uint n, float value, bool add) {
-  uint i = m * ARGS.dim + n;
-  store_f(OUT(1), i, add ? load_f(OUT(1), i) + value : value);
+uint c_line(uint row) {
+  return (C_FIRST + row) * N;
 }
-#endif
 #endif
 
 #include "shaders/product.glsl"

@@ -35,14 +35,14 @@ void row(uint group) {
   float sum = 0.0;
   for (uint i = block * S0; i < min((block + 1u) * S0, ARGS.rows); i++)
     sum += load_x(IN(3), i * ARGS.cols + j) * load_x(IN(0), i * ARGS.cols + j) * load_f(IN(2), i);
-  store_f(CALL.scratch, block * ARGS.cols + j, sum);
+  store_f(SCRATCH, block * ARGS.cols + j, sum);
 }
 #elif defined(KEDGE_OP_norm_weight)
 void row(uint group) {
   uint j = group * LOCAL + LANE;
   if (j >= ARGS.cols) return;
   float sum = 0.0;
-  for (uint block = 0; block * S0 < ARGS.rows; block++) sum += load_f(CALL.scratch, block * ARGS.cols + j);
+  for (uint block = 0; block * S0 < ARGS.rows; block++) sum += load_f(SCRATCH, block * ARGS.cols + j);
   store_f(OUT(1), j, sum);
 }
 #endif

@@ -28,8 +28,8 @@ void row(uint group) {
     all.y += subgroupBroadcast(total.y, lane);
   }
   if (LANE == 0) {
-    store_f(CALL.scratch, 2u * group, all.x);
-    store_f(CALL.scratch, 2u * group + 1u, all.y);
+    store_f(SCRATCH, 2u * group, all.x);
+    store_f(SCRATCH, 2u * group + 1u, all.y);
   }
 }
 #elif defined(KEDGE_OP_sum) || defined(KEDGE_OP_sum_squares)
@@ -37,8 +37,8 @@ void row(uint group) {
 void row(uint group) {
   vec2 total = vec2(0.0), all = vec2(0.0);
   LANES(i, push.number[0]) {
-    total = two_sum(total, load_f(CALL.scratch, 2u * i));
-    total.y += load_f(CALL.scratch, 2u * i + 1u);
+    total = two_sum(total, load_f(SCRATCH, 2u * i));
+    total.y += load_f(SCRATCH, 2u * i + 1u);
   }
   for (uint lane = 0; lane < LOCAL; lane++) {
     all = two_sum(all, subgroupBroadcast(total.x, lane));

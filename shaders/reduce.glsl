@@ -6,6 +6,7 @@
   void main() {                    \
     uint group = GROUP;            \
     if (group >= push.end) return; \
+    load_call();                   \
     row(group);                    \
   }
 

@@ -47,7 +47,7 @@ void element(uint index) {
   if (ARGS.inverse != 0) cs.y = -cs.y;
   uint at = ARGS.interleaved != 0 ? 2u * i : i;
   for (uint h = 0; h < ARGS.heads; h++) {
-    uint from = t * CALL.pitch[0] + h * ARGS.dim + at, to = (t * ARGS.heads + h) * ARGS.dim + at;
+    uint from = t * PITCH(0) + h * ARGS.dim + at, to = (t * ARGS.heads + h) * ARGS.dim + at;
     float first = load_x(IN(0), from), second = load_x(IN(0), from + step_);
     store_x(OUT(0), to, first * cs.x - second * cs.y);
     store_x(OUT(0), to + step_, second * cs.x + first * cs.y);

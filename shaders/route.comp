@@ -128,13 +128,13 @@ void row(uint t) {
       float v = group_value(t, other);
       if (v > own || (v == own && other < g)) before++;
     }
-    store_i(CALL.scratch, ARGS.tokens + t * ARGS.groups + g, before < ARGS.topk_groups ? 1 : 0);
+    store_i(SCRATCH, ARGS.tokens + t * ARGS.groups + g, before < ARGS.topk_groups ? 1 : 0);
   }
 }
 #else
 bool is_open(uint t, uint e) {
   if (ARGS.topk_groups == ARGS.groups) return true;
-  return load_i(CALL.scratch, ARGS.tokens + t * ARGS.groups + e / (ARGS.experts / ARGS.groups)) != 0;
+  return load_i(SCRATCH, ARGS.tokens + t * ARGS.groups + e / (ARGS.experts / ARGS.groups)) != 0;
 }
 void row(uint t) {
   uint candidates = 0, broken = 0;
@@ -145,7 +145,7 @@ void row(uint t) {
     if (bits != 0xff800000u && is_open(t, e)) candidates++;
   }
   bool good = subgroupAdd(candidates) >= ARGS.k && subgroupMax(broken) == 0u;
-  if (LANE == 0) store_i(CALL.scratch, t, placed && !good ? 1 : 0);
+  if (LANE == 0) store_i(SCRATCH, t, placed && !good ? 1 : 0);
   good = good && placed;
   float last = INFINITY;
   int last_id = -1;
@@ -170,7 +170,7 @@ void row(uint t) {
 #elif defined(KEDGE_OP_topk_bad)
 void row(uint t) {
   int bad = 0;
-  LANES(i, ARGS.tokens) bad += load_i(CALL.scratch, i);
+  LANES(i, ARGS.tokens) bad += load_i(SCRATCH, i);
   bad = subgroupAdd(bad);
   if (LANE == 0) store_i(OUT(1), 0, bad);
 }
@@ -180,7 +180,7 @@ void row(uint e) {
   int count = 0;
   LANES(i, ARGS.tokens * ARGS.k) count += load_i(IN(0), i) == int(e) ? 1 : 0;
   count = subgroupAdd(count);
-  if (LANE == 0) store_i(CALL.scratch, e, count);
+  if (LANE == 0) store_i(SCRATCH, e, count);
 }
 #elif defined(KEDGE_OP_dispatch_clear)
 void row(uint block) {
@@ -194,7 +194,7 @@ void row(uint block) {
 /* One subgroup an expert: its first row is the sum of the earlier counts; its slots follow in order. */
 void row(uint e) {
   int first = 0;
-  for (uint i = LANE; i < e; i += LOCAL) first += load_i(CALL.scratch, i);
+  for (uint i = LANE; i < e; i += LOCAL) first += load_i(SCRATCH, i);
   first = subgroupAdd(first);
   if (LANE == 0) store_i(OUT(1), e, first);
   int next = first;
@@ -216,7 +216,7 @@ void row(uint e) {
 #elif defined(KEDGE_OP_counts_clear)
 void row(uint block) {
   uint end = min((block + 1u) * 1024u, ARGS.groups * ARGS.experts);
-  for (uint i = block * 1024u + LANE; i < end; i += LOCAL) store_i(CALL.scratch, i, 0);
+  for (uint i = block * 1024u + LANE; i < end; i += LOCAL) store_i(SCRATCH, i, 0);
 }
 #elif defined(KEDGE_OP_counts_add)
 /* Whole numbers: any order gives the same. */
@@ -224,13 +224,13 @@ void row(uint block) {
   uint end = min((block + 1u) * 1024u, ARGS.tokens * ARGS.k);
   for (uint i = block * 1024u + LANE; i < end; i += LOCAL) {
     int group = load_i(IN(1), i / ARGS.k), id = load_i(IN(0), i);
-    if (group >= 0 && id >= 0) atomicAdd(I32(CALL.scratch).v[uint(group) * ARGS.experts + uint(id)], 1);
+    if (group >= 0 && id >= 0) atomicAdd(I32(SCRATCH).v[uint(group) * ARGS.experts + uint(id)], 1);
   }
 }
 #elif defined(KEDGE_OP_expert_counts)
 void row(uint block) {
   uint end = min((block + 1u) * 1024u, ARGS.groups * ARGS.experts);
-  for (uint i = block * 1024u + LANE; i < end; i += LOCAL) store_f(OUT(0), i, float(load_i(CALL.scratch, i)));
+  for (uint i = block * 1024u + LANE; i < end; i += LOCAL) store_f(OUT(0), i, float(load_i(SCRATCH, i)));
 }
 #endif
 

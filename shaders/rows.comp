@@ -12,7 +12,7 @@ void element(uint i) {
   uint row = i / ARGS.cols, col = i - row * ARGS.cols;
   float x = 0.0;
   if (int(row) < load_i(IN(2), ARGS.experts))
-    x = load_x(IN(0), uint(load_i(IN(1), row)) / ARGS.topk * CALL.pitch[0] + col);
+    x = load_x(IN(0), uint(load_i(IN(1), row)) / ARGS.topk * PITCH(0) + col);
   store_x(OUT(0), i, x);
 }
 #elif defined(KEDGE_OP_combine_rows)
@@ -37,20 +37,20 @@ void element(uint i) {
 void element(uint i) {
   uint t = i / ARGS.cols, col = i - t * ARGS.cols;
   int to = load_i(IN(2), t);
-  if (to >= 0) store_x(IN(0), uint(to) * ARGS.cols + col, load_x(IN(1), t * CALL.pitch[1] + col));
+  if (to >= 0) store_x(IN(0), uint(to) * ARGS.cols + col, load_x(IN(1), t * PITCH(1) + col));
 }
 #elif defined(KEDGE_OP_slice)
 #define COUNT (ARGS.rows * ARGS.cols)
 void element(uint i) {
   uint row = i / ARGS.cols;
-  store_x(OUT(0), i, load_x(IN(0), row * CALL.pitch[0] + ARGS.offset + (i - row * ARGS.cols)));
+  store_x(OUT(0), i, load_x(IN(0), row * PITCH(0) + ARGS.offset + (i - row * ARGS.cols)));
 }
 #elif defined(KEDGE_OP_place)
 #define COUNT (ARGS.rows * ARGS.total)
 void element(uint i) {
   uint row = i / ARGS.total, col = i - row * ARGS.total;
   float x = 0.0;
-  if (col >= ARGS.offset && col - ARGS.offset < ARGS.cols) x = load_x(IN(0), row * CALL.pitch[0] + col - ARGS.offset);
+  if (col >= ARGS.offset && col - ARGS.offset < ARGS.cols) x = load_x(IN(0), row * PITCH(0) + col - ARGS.offset);
   store_x(OUT(0), i, x);
 }
 #elif defined(KEDGE_OP_concat)
@@ -59,9 +59,9 @@ void element(uint i) {
   uint cols = ARGS.cols_a + ARGS.cols_b, row = i / cols, col = i - row * cols;
   float x;
   if (col < ARGS.cols_a)
-    x = load_x(IN(0), row * CALL.pitch[0] + col);
+    x = load_x(IN(0), row * PITCH(0) + col);
   else
-    x = load_x(IN(1), row * CALL.pitch[1] + col - ARGS.cols_a);
+    x = load_x(IN(1), row * PITCH(1) + col - ARGS.cols_a);
   store_x(OUT(0), i, x);
 }
 #elif defined(KEDGE_OP_row_bias)
@@ -77,12 +77,12 @@ void element(uint i) {
 #define COUNT (ARGS.rows * ARGS.times * ARGS.cols)
 void element(uint i) {
   uint wide = ARGS.times * ARGS.cols, row = i / wide, col = (i - row * wide) % ARGS.cols;
-  store_x(OUT(0), i, load_x(IN(0), row * CALL.pitch[0] + col));
+  store_x(OUT(0), i, load_x(IN(0), row * PITCH(0) + col));
 }
 #elif defined(KEDGE_OP_fold)
 #define COUNT (ARGS.rows * ARGS.cols)
 void element(uint i) {
-  uint row = i / ARGS.cols, at = row * CALL.pitch[0] + (i - row * ARGS.cols);
+  uint row = i / ARGS.cols, at = row * PITCH(0) + (i - row * ARGS.cols);
   float sum = 0.0;
   for (uint n = 0; n < ARGS.times; n++) sum += load_x(IN(0), at + n * ARGS.cols);
   store_x(OUT(0), i, sum);

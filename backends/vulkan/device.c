@@ -101,6 +101,7 @@ static const char *missing_feature(VkPhysicalDevice physical, const VkPhysicalDe
   if (!f.v12.bufferDeviceAddress) return "bufferDeviceAddress";
   if (!f.v12.timelineSemaphore) return "timelineSemaphore";
   if (!f.v12.subgroupBroadcastDynamicId) return "subgroupBroadcastDynamicId";
+  if (!f.v12.scalarBlockLayout) return "scalarBlockLayout";
   if (!f.core.features.shaderInt64) return "shaderInt64";
   if (!f.core.features.shaderInt16) return "shaderInt16";
   if (!f.v11.storageBuffer16BitAccess) return "storageBuffer16BitAccess";
@@ -169,7 +170,8 @@ static kedge_status make_device(vk_state *s) {
   chain_features(&f);
   f.core.features.shaderInt64 = f.core.features.shaderInt16 = VK_TRUE;
   f.v11.storageBuffer16BitAccess = VK_TRUE;
-  f.v12.bufferDeviceAddress = f.v12.timelineSemaphore = f.v12.subgroupBroadcastDynamicId = VK_TRUE;
+  f.v12.bufferDeviceAddress = f.v12.timelineSemaphore = f.v12.subgroupBroadcastDynamicId =
+      f.v12.scalarBlockLayout = VK_TRUE;
   if (s->facts.resize_subgroup) f.v12.pNext = &sizes;
   const VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
                                          .queueFamilyIndex = s->facts.family,

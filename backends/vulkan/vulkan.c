@@ -40,6 +40,8 @@ static kedge_status vk_open(const kedge_open_options *options, kedge_device *dev
   device->state = s;
   s->budget = 20000000000ull;
   kedge_status status = kedge__vk_device_make(s, options->settings);
+  const char *tiles = getenv("KEDGE_VULKAN_TILES");
+  s->narrow = tiles && *tiles ? !strcmp(tiles, "narrow") && s->facts.subgroup <= 8 : s->facts.subgroup <= 8;
   if (status == KEDGE_OK) status = kedge__vk_stream_make(s);
   if (status == KEDGE_OK) status = kedge__vk_pipelines_make(s);
   if (status != KEDGE_OK) {

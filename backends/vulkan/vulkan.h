@@ -94,6 +94,7 @@ typedef struct vk_state {
   VkDebugUtilsMessengerEXT messenger;
   uint32_t messages; /* of the validation layers */
   char message[600]; /* the first */
+  bool narrow;       /* products without shared memory (shaders/product.glsl) */
   uint64_t budget;   /* operations that one dispatch may take */
 } vk_state;
 

@@ -3,17 +3,37 @@
  * at a time (shaders/matmul.comp, tile.glsl, head.comp). */
 #include "backends/vulkan/kernels/launch.h"
 
-enum { A_BF16 = 1, B_BF16 = 2, C_BF16 = 4, TRANS_A = 8, TRANS_B = 16, ADD = 32, BROADCAST = 64 };
+enum {
+  A_BF16 = 1,
+  B_BF16 = 2,
+  C_BF16 = 4,
+  TRANS_A = 8,
+  TRANS_B = 16,
+  ADD = 32,
+  NARROW = 64,
+  FOUR_A = 128,
+  FOUR_B = 256,
+  FOUR_K = 512,
+  EXACT = 1024
+};
 
 /* Rows of a tile by subgroups, columns by lanes (special constants of tile.glsl). */
 typedef struct tile {
   uint32_t rows, cols, subgroups, step, lanes;
 } tile;
 
-/* For `m` rows; narrow subgroups have more rows each, and many lanes fewer columns each. */
+/* For `m` rows. A device with a CPU's narrow vectors has one subgroup a tile and no shared memory; many lanes
+ * have fewer columns each. */
 static tile tile_for(const vk_state *s, uint64_t m) {
   const uint32_t lanes = s->facts.subgroup;
-  tile t = {.rows = 16, .cols = lanes > 32 ? 2 : 4, .subgroups = 4, .step = 16, .lanes = lanes};
+  tile t = {.rows = 16, .cols = 4, .subgroups = 4, .step = 16, .lanes = lanes};
+  if (s->narrow) {
+    t.subgroups = 1;
+    t.rows = 16;
+    t.cols = 8;
+    return t;
+  }
+  if (lanes > 32) t.cols = 2;
   if (lanes > 16) t.rows = 8, t.subgroups = 8;
   while (t.subgroups > 1 && (uint64_t)t.rows * (t.subgroups / 2) >= m) t.subgroups /= 2;
   return t;
@@ -26,15 +46,30 @@ static uint64_t tiles_across(const tile *t, uint64_t n) {
   return vk_ceil(n, (uint64_t)t->cols * t->lanes);
 }
 
-static void product(vk_launch *launch, vk_shader shader, const tile *t, uint64_t groups, uint64_t k,
-                    uint32_t flags, uint32_t first, uint32_t count) {
-  if (t->lanes <= 8) flags |= BROADCAST;
+/* A product's work: its tiles, its k, what its operands are, how many elements their lines have along m (A)
+ * and n (B), and the head's chunk. */
+typedef struct work {
+  uint64_t groups, k, line_a, line_b, line_k;
+  uint32_t flags, first, count;
+} work;
+
+static void product(vk_launch *launch, vk_shader shader, const tile *t, const work *w) {
+  uint32_t flags = w->flags;
+  if (launch->state->narrow) flags |= NARROW;
+  if (w->line_a >= 4) flags |= FOUR_A;
+  if (w->line_b >= 4) flags |= FOUR_B;
+  if (w->line_k >= 4) flags |= FOUR_K;
+  if (w->line_k && w->line_k % 4 == 0) flags |= EXACT;
   kedge__vk_pass(launch, &(vk_pass){.shader = shader,
-                                    .groups = groups,
-                                    .work = 2 * k * t->rows * t->subgroups * t->cols * t->lanes,
+                                    .groups = w->groups,
+                                    .work = 2 * w->k * t->rows * t->subgroups * t->cols * t->lanes,
                                     .local = t->subgroups * t->lanes,
-                                    .number = {first, count},
+                                    .number = {w->first, w->count},
                                     .special = {t->rows, t->cols, t->subgroups, t->step, flags, t->lanes}});
+}
+
+static uint64_t tiles(const tile *t, uint64_t m, uint64_t n) {
+  return tiles_down(t, m) * tiles_across(t, n);
 }
 
 static void run_matmul(vk_launch *launch) {
@@ -44,7 +79,7 @@ static void run_matmul(vk_launch *launch) {
   const uint32_t flags = vk_is_bf16(&c->in[0]) * A_BF16 | vk_is_bf16(&c->in[1]) * B_BF16 |
                          vk_is_bf16(&c->out[0]) * C_BF16 | (a->trans_a ? TRANS_A : 0u) |
                          (a->trans_b ? TRANS_B : 0u);
-  product(launch, VK_SHADER_matmul, &t, tiles_down(&t, a->m) * tiles_across(&t, a->n), a->k, flags, 0, 0);
+  product(launch, VK_SHADER_matmul, &t, &(work){tiles(&t, a->m, a->n), a->k, a->m, a->n, a->k, flags, 0, 0});
 }
 VK_KERNEL(matmul, run_matmul, NULL);
 
@@ -55,7 +90,8 @@ static void run_grouped_matmul(vk_launch *launch) {
   const uint32_t flags = (bf16 ? A_BF16 | B_BF16 | C_BF16 : 0u) | (a->trans_w ? TRANS_B : 0u);
   vk_rows(launch, VK_SHADER_grouped_clear, a->rows, a->n);
   product(launch, VK_SHADER_grouped_matmul, &t,
-          (tiles_down(&t, a->rows) + a->experts) * tiles_across(&t, a->n), a->k, flags, 0, 0);
+          &(work){(tiles_down(&t, a->rows) + a->experts) * tiles_across(&t, a->n), a->k, 4, a->n, a->k, flags,
+                  0, 0});
 }
 VK_KERNEL(grouped_matmul, run_grouped_matmul, NULL);
 
@@ -63,8 +99,9 @@ static void run_grouped_wgrad(vk_launch *launch) {
   VK_ARGS(grouped_wgrad);
   const tile t = tile_for(launch->state, a->n);
   const bool bf16 = launch->step->variant == KEDGE_VARIANT_BF16;
-  product(launch, VK_SHADER_grouped_wgrad, &t, a->experts * tiles_down(&t, a->n) * tiles_across(&t, a->k),
-          a->rows, bf16 ? A_BF16 | B_BF16 : 0u, 0, 0);
+  product(
+      launch, VK_SHADER_grouped_wgrad, &t,
+      &(work){a->experts * tiles(&t, a->n, a->k), a->rows, a->n, a->k, 0, bf16 ? A_BF16 | B_BF16 : 0u, 0, 0});
 }
 VK_KERNEL(grouped_wgrad, run_grouped_wgrad, NULL);
 
@@ -100,8 +137,8 @@ static void run_head_loss(vk_launch *launch) {
     const uint32_t count = a->tokens - first < chunk ? a->tokens - first : chunk;
     const tile t = tile_for(launch->state, count);
     if (first) kedge__vk_pass_barrier(launch);
-    product(launch, VK_SHADER_head_logits, &t, tiles_down(&t, count) * tiles_across(&t, a->vocab), a->dim,
-            flags, first, count);
+    product(launch, VK_SHADER_head_logits, &t,
+            &(work){tiles(&t, count, a->vocab), a->dim, 4, a->vocab, a->dim, flags, first, count});
     kedge__vk_pass_barrier(launch);
     head_rows(launch, VK_SHADER_head_loss, first, count, a->vocab);
   }
@@ -116,15 +153,18 @@ static void run_head_loss_grad(vk_launch *launch) {
     const uint32_t count = a->tokens - first < chunk ? a->tokens - first : chunk;
     const tile t = tile_for(launch->state, count), w = tile_for(launch->state, a->vocab);
     if (first) kedge__vk_pass_barrier(launch);
-    product(launch, VK_SHADER_head_grad_logits, &t, tiles_down(&t, count) * tiles_across(&t, a->vocab),
-            a->dim, bf16 ? A_BF16 | B_BF16 : 0u, first, count);
+    product(launch, VK_SHADER_head_grad_logits, &t,
+            &(work){tiles(&t, count, a->vocab), a->dim, 4, a->vocab, a->dim, bf16 ? A_BF16 | B_BF16 : 0u,
+                    first, count});
     kedge__vk_pass_barrier(launch);
     head_rows(launch, VK_SHADER_head_loss_grad, first, count, a->vocab);
     kedge__vk_pass_barrier(launch);
-    product(launch, VK_SHADER_head_grad_h, &t, tiles_down(&t, count) * tiles_across(&t, a->dim), a->vocab,
-            bf16 ? B_BF16 | C_BF16 : 0u, first, count);
-    product(launch, VK_SHADER_head_grad_w, &w, tiles_down(&w, a->vocab) * tiles_across(&w, a->dim), count,
-            (bf16 ? B_BF16 : 0u) | (first ? ADD : 0u), first, count);
+    product(launch, VK_SHADER_head_grad_h, &t,
+            &(work){tiles(&t, count, a->dim), a->vocab, 4, a->dim, a->vocab, bf16 ? B_BF16 | C_BF16 : 0u,
+                    first, count});
+    product(launch, VK_SHADER_head_grad_w, &w,
+            &(work){tiles(&w, a->vocab, a->dim), count, a->vocab, a->dim, 0,
+                    (bf16 ? B_BF16 : 0u) | (first ? ADD : 0u), first, count});
   }
 }
 VK_KERNEL(head_loss_grad, run_head_loss_grad, head_scratch);
