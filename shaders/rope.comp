@@ -9,7 +9,8 @@
 vec2 turn(float angle) {
   uint bits = floatBitsToUint(angle) & 0x7fffffffu;
   int e = int(bits >> 23) - 127;
-  if (e < -12) return vec2(1.0 - 0.5 * angle * angle, angle);
+  float square = angle * angle;
+  if (e < -7) return vec2(fma(-0.5, square, 1.0), fma(-angle * square, 1.0 / 6.0, angle));
   uint64_t m = uint64_t((bits & 0x007fffffu) | 0x00800000u);
   /* 2/pi = 0xa2f9836e4e44152a / 2^64 */
   uint64_t p = m * 0xa2f9836eul + ((m * 0x4e44152aul) >> 32); /* quarter turns times 2^(55 - e) */

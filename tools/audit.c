@@ -198,6 +198,7 @@ int command_audit(int argc, char **argv) {
       {"--dtype", CLI_TEXT, &t->dtype, "TYPE", "f32, bf16, or auto: the files' own (auto)", false, 0, 0},
       {"--model-options", CLI_TEXT, &t->model_options, "LIST", INPUT_MODEL_OPTIONS, false, 0, 0},
       {"--backend", CLI_TEXT, &t->backend, "NAME", "where to compute (cpu)", false, 0, 0},
+      INPUT_DEVICE_OPTION,
       {"--threads", CLI_INT, &t->threads, "N", "CPU threads, 0 = all (0)", false, 0, 4096}};
   const cli_spec spec = {.command = "audit",
                          .synopsis = "",

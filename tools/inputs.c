@@ -7,9 +7,12 @@
 #include "models/decoder/model.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+
+const char *input_device_wanted;
 
 enum { CONFIG_CAP = 16 << 20 };
 
@@ -94,7 +97,10 @@ kedge_status input_dtype(const char *name, const kedge_hf_config *config, kedge_
 
 kedge_status input_device_open(const char *backend, const kedge_open_options *options,
                                kedge_device **device) {
-  KEDGE_TRY(kedge_device_open(backend, options, device));
+  kedge_open_options own = *options;
+  if (!own.settings) own.settings = input_device_wanted;
+  KEDGE_TRY(kedge_device_open(backend, &own, device));
+  if (kedge_device_note(*device)) fprintf(stderr, "kedge: %s\n", kedge_device_note(*device));
   if ((*device)->limits.computes) return KEDGE_OK;
   kedge_device_close(*device);
   *device = NULL;

@@ -26,6 +26,15 @@ kedge_status input_ids(const char *text, uint32_t vocabulary, int32_t **ids, siz
 /* "f32" or "bf16"; NULL: the dtype that the config names. */
 kedge_status input_dtype(const char *name, const kedge_hf_config *config, kedge_dtype *dtype);
 
+/* The option --device, for the tables of commands that open a device by the functions below: which one of the
+ * backend's, as behind a colon of its name. */
+extern const char *input_device_wanted;
+#define INPUT_DEVICE_OPTION                                                                                  \
+  {                                                                                                          \
+    "--device", CLI_TEXT, &input_device_wanted, "NAME",                                                      \
+        "which device of the backend: its number, or part of its name", false, 0, 0                          \
+  }
+
 /* Opens `backend`; one that computes nothing is refused. `threads` 0: the backend's default. */
 kedge_status input_device(const char *backend, int64_t threads, kedge_device **device);
 kedge_status input_device_open(const char *backend, const kedge_open_options *options, kedge_device **device);

@@ -168,6 +168,7 @@ int command_prior(int argc, char **argv) {
       {"--batch-size", CLI_INT, &s.batch, "N", "samples in one forward pass (8)", false, 1, 65536},
       {"--model-options", CLI_TEXT, &model_options, "LIST", INPUT_MODEL_OPTIONS, false, 0, 0},
       {"--backend", CLI_TEXT, &backend, "NAME", "compute backend, one of `kedge devices` (cpu)", false, 0, 0},
+      INPUT_DEVICE_OPTION,
       {"--threads", CLI_INT, &threads, "N", "CPU threads, 0 = all (0)", false, 0, 4096},
   };
   const cli_spec spec = {

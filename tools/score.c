@@ -139,6 +139,7 @@ int command_score(int argc, char **argv) {
       {"--dtype", CLI_TEXT, &o.dtype, "DTYPE", "f32 or bf16 storage (as the config says)", false, 0, 0},
       {"--model-options", CLI_TEXT, &o.model_options, "LIST", INPUT_MODEL_OPTIONS, false, 0, 0},
       {"--backend", CLI_TEXT, &o.backend, "NAME", "where to compute (cpu)", false, 0, 0},
+      INPUT_DEVICE_OPTION,
       {"--threads", CLI_INT, &o.threads, "N", "threads (0: all)", false, 0, 4096}};
   const cli_spec spec = {
       .command = "score",

@@ -59,6 +59,7 @@ void kedge__vk_stream_destroy(vk_state *s) {
   if (s->pool) vkDestroyCommandPool(s->device, s->pool, NULL);
   kedge_free(s->reads.items);
   kedge_free(s->writes.items);
+  kedge_free(s->accesses);
 }
 
 /* Sleeps until a slot's commands are done, and adds the time that they took. */
@@ -182,6 +183,7 @@ kedge_status kedge__vk_depend(vk_state *s, vk_slot *slot, const vk_range *reads,
   if (touches(&s->writes, reads, read_count) || touches(&s->writes, writes, write_count) ||
       touches(&s->reads, writes, write_count))
     kedge__vk_barrier(s, slot);
+  kedge__vk_validation_access(s, reads, read_count, writes, write_count);
   KEDGE_TRY(add_ranges(&s->reads, reads, read_count));
   return add_ranges(&s->writes, writes, write_count);
 }

@@ -60,6 +60,39 @@ void kedge__vk_validation_stop(vk_state *s) {
   if (destroy && s->messenger) destroy(s->instance, s->messenger, NULL);
 }
 
+static void conflict(vk_state *s, const vk_range *now, uint32_t count, bool write) {
+  for (uint32_t i = 0; i < count; i++)
+    for (uint32_t k = 0; k < s->access_count; k++) {
+      const vk_access *old = &s->accesses[k];
+      if (!write && !old->write) continue;
+      if (old->range.first >= now[i].end || now[i].first >= old->range.end || s->messages++) continue;
+      snprintf(s->message, sizeof s->message, "no barrier between a %s and a %s of addresses from %llx on",
+               old->write ? "write" : "read", write ? "write" : "read", (unsigned long long)now[i].first);
+    }
+}
+
+/* The layers do not see what shaders read and write through addresses: this is told by the ranges of each
+ * command against those of all commands since the last barrier that was really recorded. */
+void kedge__vk_validation_access(vk_state *s, const vk_range *reads, uint32_t read_count,
+                                 const vk_range *writes, uint32_t write_count) {
+  const uint32_t count = read_count + write_count;
+  if (!s->validate) return;
+  if (s->access_barriers != s->barriers) s->access_count = 0;
+  s->access_barriers = s->barriers;
+  conflict(s, reads, read_count, false);
+  conflict(s, writes, write_count, true);
+  if (s->access_count + count > s->access_capacity) {
+    const uint32_t capacity = 2 * (s->access_count + count);
+    vk_access *larger = kedge_realloc(s->accesses, capacity, sizeof *larger);
+    if (!larger) return;
+    s->accesses = larger;
+    s->access_capacity = capacity;
+  }
+  for (uint32_t i = 0; i < count; i++)
+    s->accesses[s->access_count++] =
+        (vk_access){i < read_count ? reads[i] : writes[i - read_count], i >= read_count};
+}
+
 kedge_status kedge__vk_validation(vk_state *s) {
   if (!s->messages) return KEDGE_OK;
   kedge_status status =

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-extern const kedge_module exported __asm__("kedge_backend_module");
+extern const kedge_module exported __asm__("kedge_backend_module"); /* the type has the name in C */
 
 static const vk_kernel *const kernels[KEDGE_OP_COUNT] = {
 #define KEDGE_KERNELS_ONLY
@@ -40,7 +40,8 @@ static kedge_status vk_open(const kedge_open_options *options, kedge_device *dev
   device->state = s;
   s->budget = 20000000000ull;
   kedge_status status = kedge__vk_device_make(s, options->settings);
-  const char *tiles = getenv("KEDGE_VULKAN_TILES");
+  const char *tiles = getenv("KEDGE_VULKAN_TILES"), *budget = getenv("KEDGE_VULKAN_BUDGET");
+  if (budget && strtoull(budget, NULL, 10)) s->budget = strtoull(budget, NULL, 10);
   s->narrow = tiles && *tiles ? !strcmp(tiles, "narrow") && s->facts.subgroup <= 8 : s->facts.subgroup <= 8;
   if (status == KEDGE_OK) status = kedge__vk_stream_make(s);
   if (status == KEDGE_OK) status = kedge__vk_pipelines_make(s);

@@ -67,6 +67,12 @@ typedef struct vk_slot {
   uint32_t recorded; /* commands since it was opened */
 } vk_slot;
 
+/* For validation: a range that a command touched. */
+typedef struct vk_access {
+  vk_range range;
+  bool write;
+} vk_access;
+
 typedef struct vk_state {
   vk_facts facts;
   VkInstance instance;
@@ -92,10 +98,13 @@ typedef struct vk_state {
   char cache_path[512], note[200];
   bool validate;
   VkDebugUtilsMessengerEXT messenger;
-  uint32_t messages; /* of the validation layers */
-  char message[600]; /* the first */
-  bool narrow;       /* products without shared memory (shaders/product.glsl) */
-  uint64_t budget;   /* operations that one dispatch may take */
+  uint32_t messages;   /* of the validation layers */
+  char message[600];   /* the first */
+  vk_access *accesses; /* since the last barrier */
+  uint32_t access_count, access_capacity;
+  uint64_t access_barriers;
+  bool narrow;     /* products without shared memory (shaders/product.glsl) */
+  uint64_t budget; /* operations that one dispatch may take */
 } vk_state;
 
 /* ---- device.c */
@@ -115,6 +124,11 @@ void kedge__vk_validation_ask(vk_state *s, VkInstanceCreateInfo *info);
 void kedge__vk_validation_listen(vk_state *s);
 void kedge__vk_validation_stop(vk_state *s);
 kedge_status kedge__vk_validation(vk_state *s);
+
+/* What a command touches, after its barrier if it has one: found out in a second way, that nothing that it
+ * must wait for is on its way. */
+void kedge__vk_validation_access(vk_state *s, const vk_range *reads, uint32_t read_count,
+                                 const vk_range *writes, uint32_t write_count);
 
 /* ---- memory.c */
 /* A buffer with memory of its own. `host`: mapped at *at, coherent. *address may be NULL. */

@@ -131,6 +131,7 @@ kedge_status kedge_setup_init_on(kedge_setup *s, const kedge_config *config, ked
     goto fail;
   }
   if (comm || config->expert_parallel != 1) KEDGE_GOTO(arrange(s), status, fail);
+  if (note && kedge_device_note(s->device)) note(context, kedge_device_note(s->device));
   settle_dtype(s, &dtype, note, context);
   KEDGE_GOTO(open_data(s, note, context), status, fail);
   KEDGE_GOTO(open_model(s, dtype), status, fail);

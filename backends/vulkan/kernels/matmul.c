@@ -22,21 +22,27 @@ typedef struct tile {
   uint32_t rows, cols, subgroups, step, lanes;
 } tile;
 
-/* For `m` rows. A device with a CPU's narrow vectors has one subgroup a tile and no shared memory; many lanes
- * have fewer columns each. */
-static tile tile_for(const vk_state *s, uint64_t m) {
+/* For `m` rows and lines of at least `line` elements. A device with a CPU's narrow vectors has one subgroup a
+ * tile and no shared memory, and smaller tiles where it reads elements one by one, which makes long code;
+ * many lanes have fewer columns each. */
+static tile tile_for(const vk_state *s, uint64_t m, uint64_t line) {
   const uint32_t lanes = s->facts.subgroup;
   tile t = {.rows = 16, .cols = 4, .subgroups = 4, .step = 16, .lanes = lanes};
   if (s->narrow) {
     t.subgroups = 1;
-    t.rows = 16;
-    t.cols = 8;
+    t.rows = m > 8 && line >= 4 ? 16 : 8;
+    t.cols = line >= 4 ? 8 : 4;
     return t;
   }
   if (lanes > 32) t.cols = 2;
   if (lanes > 16) t.rows = 8, t.subgroups = 8;
   while (t.subgroups > 1 && (uint64_t)t.rows * (t.subgroups / 2) >= m) t.subgroups /= 2;
   return t;
+}
+
+static uint64_t least(uint64_t a, uint64_t b, uint64_t c) {
+  const uint64_t ab = a < b ? a : b;
+  return ab < c ? ab : c;
 }
 
 static uint64_t tiles_down(const tile *t, uint64_t m) {
@@ -75,7 +81,7 @@ static uint64_t tiles(const tile *t, uint64_t m, uint64_t n) {
 static void run_matmul(vk_launch *launch) {
   VK_ARGS(matmul);
   const kedge_call *c = launch->call;
-  const tile t = tile_for(launch->state, a->m);
+  const tile t = tile_for(launch->state, a->m, least(a->m, a->n, a->k));
   const uint32_t flags = vk_is_bf16(&c->in[0]) * A_BF16 | vk_is_bf16(&c->in[1]) * B_BF16 |
                          vk_is_bf16(&c->out[0]) * C_BF16 | (a->trans_a ? TRANS_A : 0u) |
                          (a->trans_b ? TRANS_B : 0u);
@@ -85,7 +91,7 @@ VK_KERNEL(matmul, run_matmul, NULL);
 
 static void run_grouped_matmul(vk_launch *launch) {
   VK_ARGS(grouped_matmul);
-  const tile t = tile_for(launch->state, vk_ceil(a->rows, a->experts));
+  const tile t = tile_for(launch->state, vk_ceil(a->rows, a->experts), least(4, a->n, a->k));
   const bool bf16 = launch->step->variant == KEDGE_VARIANT_BF16;
   const uint32_t flags = (bf16 ? A_BF16 | B_BF16 | C_BF16 : 0u) | (a->trans_w ? TRANS_B : 0u);
   vk_rows(launch, VK_SHADER_grouped_clear, a->rows, a->n);
@@ -97,7 +103,7 @@ VK_KERNEL(grouped_matmul, run_grouped_matmul, NULL);
 
 static void run_grouped_wgrad(vk_launch *launch) {
   VK_ARGS(grouped_wgrad);
-  const tile t = tile_for(launch->state, a->n);
+  const tile t = tile_for(launch->state, a->n, least(a->n, a->k, 4));
   const bool bf16 = launch->step->variant == KEDGE_VARIANT_BF16;
   product(
       launch, VK_SHADER_grouped_wgrad, &t,
@@ -135,7 +141,7 @@ static void run_head_loss(vk_launch *launch) {
   const uint32_t flags = launch->step->variant == KEDGE_VARIANT_BF16 ? A_BF16 | B_BF16 : 0u;
   for (uint32_t first = 0; first < a->tokens; first += chunk) {
     const uint32_t count = a->tokens - first < chunk ? a->tokens - first : chunk;
-    const tile t = tile_for(launch->state, count);
+    const tile t = tile_for(launch->state, count, least(a->dim, a->vocab, 4));
     if (first) kedge__vk_pass_barrier(launch);
     product(launch, VK_SHADER_head_logits, &t,
             &(work){tiles(&t, count, a->vocab), a->dim, 4, a->vocab, a->dim, flags, first, count});
@@ -151,7 +157,8 @@ static void run_head_loss_grad(vk_launch *launch) {
   const bool bf16 = launch->step->variant == KEDGE_VARIANT_BF16;
   for (uint32_t first = 0; first < a->tokens; first += chunk) {
     const uint32_t count = a->tokens - first < chunk ? a->tokens - first : chunk;
-    const tile t = tile_for(launch->state, count), w = tile_for(launch->state, a->vocab);
+    const tile t = tile_for(launch->state, count, least(a->dim, a->vocab, 4)),
+               w = tile_for(launch->state, a->vocab, least(a->dim, a->vocab, 4));
     if (first) kedge__vk_pass_barrier(launch);
     product(launch, VK_SHADER_head_grad_logits, &t,
             &(work){tiles(&t, count, a->vocab), a->dim, 4, a->vocab, a->dim, bf16 ? A_BF16 | B_BF16 : 0u,
