@@ -67,6 +67,8 @@ typedef struct kedge_comm {
  * ERR_DEVICE: a launcher started several processes, but there is no module for MPI or it failed. Owned by the
  * caller. */
 kedge_status kedge_comm_open(kedge_comm **comm);
+/* How many processes a launcher started with this one, by its variables; 0: no launcher. */
+uint32_t kedge_comm_launched(void);
 /* A comm for planning: rank 0 of `size`, which sends nothing. */
 kedge_status kedge_comm_plan(uint32_t size, kedge_comm **comm);
 /* Leaves together with all others; NULL is allowed. */

@@ -171,6 +171,8 @@ typedef struct kedge_open_options {
       *isa;     /* cpu: "base", "avx2", "avx512", "avx512bf16", "amx"; NULL: KEDGE_ISA or the best there is */
   bool rowwise; /* a row of a product has the same bits whatever rows stand beside it; slower where few do */
   const char *settings; /* what follows a colon in the name, as in "sim:wave=64"; set by kedge_device_open */
+  uint32_t ordinal;     /* of several cards of this machine which, where the settings do not say, modulo their
+                           number */
 } kedge_open_options;
 
 /* Backends in a fixed order: those built into the library ("ref", "cpu", "null"), then those that are modules

@@ -119,6 +119,74 @@ static void test_text(void **state) {
   test_run_free(&run);
 }
 
+/* Parameters of the routed experts; what a rank keeps of them and of the rest follows. */
+typedef struct full_size {
+  const char *file;
+  json_int_t layers, experts, width, hidden;
+} full_size;
+
+static void check_ranks(const full_size *m, int world, int share, json_int_t *before) {
+  char options[96];
+  snprintf(options, sizeof options, "--world %d --ep %d --tokens 4096 --recompute --memory 80GiB", world,
+           share);
+  json_t *p = plan(test_golden(m->file), options);
+  const json_int_t all = test_json_int(p, "parameters"),
+                   routed = m->layers * m->experts * 3 * m->width * m->hidden,
+                   here = all - routed + routed / share, total = test_json_int(p, "bytes.total");
+  assert_true(routed < all);
+  assert_true(test_json_int(p, "bytes.gradients") == 4 * here);
+  /* Moments are shared by all: a rank has its part, rounded up to blocks of 16 elements of every tensor. */
+  const double part = 8.0 * (double)all / world, has = (double)test_json_int(p, "bytes.optimizer");
+  assert_true(has >= part && has <= part * 1.01 + 8 * 16 * 600);
+  /* What is sent away of the gradients: all that others keep. */
+  assert_true(test_json_int(p, "sent.gradients") == 4 * here - test_json_int(p, "bytes.optimizer") / 2);
+  assert_true(test_json_int(p, "sent.rows") > 0);
+  assert_true(json_is_boolean(json_object_get(p, "fits")));
+  assert_true(json_is_true(json_object_get(p, "fits")) == (total <= ((json_int_t)80 << 30)));
+  assert_true(total < *before); /* memory falls as ranks come to it */
+  *before = total;
+  json_decref(p);
+}
+
+static void test_ranks(void **state) {
+  (void)state;
+  static const full_size models[] = {{"configs/moonlight_16b_a3b.json", 26, 64, 1408, 2048},
+                                     {"configs/deepseek_v2_lite.json", 26, 64, 1408, 2048},
+                                     {"configs/qwen3_30b_a3b.json", 48, 128, 768, 2048}};
+  struct timespec from, to;
+  clock_gettime(CLOCK_MONOTONIC, &from);
+  for (int i = 0; i < 3; i++) {
+    json_int_t before = INT64_MAX;
+    for (int world = 8; world <= 1024; world *= 8)
+      if (world != 512) check_ranks(&models[i], world, 8, &before);
+    check_ranks(&models[i], 1024, 32, &before);
+  }
+  clock_gettime(CLOCK_MONOTONIC, &to);
+  print_message("12 plans in %.1f s\n",
+                (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec));
+}
+
+static void test_fit_and_advice(void **state) {
+  (void)state;
+  char arguments[1024];
+  const char *model = test_golden("configs/moonlight_16b_a3b.json");
+  snprintf(arguments, sizeof arguments, "plan --model '%s' --world 8 --ep 8 --tokens 4096 --memory 80G",
+           model);
+  test_run run = test_kedge(arguments, 0, "");
+  assert_non_null(strstr(run.out, "fits into 80G with"));
+  assert_non_null(strstr(run.out, "8 ranks, 8 share the experts"));
+  assert_non_null(strstr(run.out, "gradients sent to be summed"));
+  test_run_free(&run);
+  snprintf(arguments, sizeof arguments, "plan --model '%s' --world 8 --tokens 4096 --memory 80G", model);
+  run = test_kedge(arguments, 0, "");
+  assert_non_null(strstr(run.out, "does not fit into 80G"));
+  assert_non_null(strstr(run.out, "--recompute"));
+  const char *fits = strstr(run.out, ", fits\n");
+  assert_non_null(fits);
+  assert_string_equal(fits, ", fits\n"); /* the last line: nothing more is advised */
+  test_run_free(&run);
+}
+
 static void test_refusals(void **state) {
   (void)state;
   char *other = strdup(test_tokenizer_model_config);
@@ -131,12 +199,17 @@ static void test_refusals(void **state) {
   char arguments[1024];
   snprintf(arguments, sizeof arguments, "plan --model '%s' --tokens 0", test_golden("qwen3_moe_mixed"));
   test_kedge_expect(arguments, 2, "--tokens: expected a number from 1");
+  snprintf(arguments, sizeof arguments, "plan --model '%s' --world 8 --ep 3", test_golden("qwen3_moe_mixed"));
+  test_kedge_expect(arguments, 2, "does not divide the 8 ranks");
+  snprintf(arguments, sizeof arguments, "plan --model '%s' --memory much", test_golden("qwen3_moe_mixed"));
+  test_kedge_expect(arguments, 2, "--memory: expected bytes as 80G or 80GiB, came \"much\"");
   snprintf(arguments, sizeof arguments, "plan --model '%s' --dtype f16", test_golden("qwen3_moe_mixed"));
   test_kedge_expect(arguments, 2, "--dtype: expected f32 or bf16, came \"f16\"");
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_full_size), cmocka_unit_test(test_same_plan),
-                                     cmocka_unit_test(test_text), cmocka_unit_test(test_refusals)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_full_size),      cmocka_unit_test(test_same_plan),
+                                     cmocka_unit_test(test_text),           cmocka_unit_test(test_ranks),
+                                     cmocka_unit_test(test_fit_and_advice), cmocka_unit_test(test_refusals)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

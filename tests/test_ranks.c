@@ -7,6 +7,7 @@
  */
 #include "models/training/run_checkpoint.h"
 #include "tests/support/files.h"
+#include "tests/support/program.h"
 #include "tests/support/ranks.h"
 #include "tests/support/runs.h"
 #include "tests/support/training.h"
@@ -110,10 +111,27 @@ static void work_reshard(kedge_comm *comm, const char *from, const char *to, con
   runs_close(&s);
 }
 
+/* What the ranks really take, for an update of equal micro-batches: the larger of all, as rank 0 plans. */
+static void work_memory(kedge_comm *comm, const char *path, const char *more) {
+  runs_session s;
+  kedge_step_result step;
+  runs_open_on(&s, comm, "base", &runs_conditions[0], "shuffle_dataset=false max_steps=1 %s", more);
+  if (!runs_update(&s, 0, &step)) exit(4);
+  FILE *out = kedge_comm_rank(comm, KEDGE_RANKS_ALL) ? NULL : fopen(path, "w");
+  if (out) {
+    fprintf(out, "%llu %llu %u\n", (unsigned long long)kedge_workspace_bytes(s.stepper.workspace),
+            (unsigned long long)kedge_optimizer_bytes(&s.stepper.optimizer),
+            s.stepper.train.items[0]->tokens);
+    fclose(out);
+  }
+  runs_close(&s);
+}
+
 static int worker(int argc, char **argv) {
   kedge_comm *comm;
   ok(kedge_comm_open(&comm));
   if (argc > 3 && !strcmp(argv[2], "gradients")) work_gradients(comm, argv[3], argc > 4 ? argv[4] : "");
+  if (argc > 3 && !strcmp(argv[2], "memory")) work_memory(comm, argv[3], argc > 4 ? argv[4] : "");
   if (argc > 4 && !strcmp(argv[2], "reshard")) work_reshard(comm, argv[3], argv[4], argc > 5 ? argv[5] : "");
   kedge_comm_close(comm);
   return 0;
@@ -289,6 +307,38 @@ static void test_resume_elsewhere(void **state) {
                common);
 }
 
+/* `kedge plan --world` says what a rank takes. */
+static void test_memory_as_planned(void **state) {
+  (void)state;
+  static const int ways[][2] = {{1, 1}, {2, 1}, {4, 1}, {4, 2}, {4, 4}};
+  training_prepare(ROWS);
+  for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+    unsigned long long workspace, states;
+    unsigned tokens;
+    char options[160];
+    size_t bytes;
+    ranks_worker(ways[i][0], "memory m 'per_device_train_batch_size=1 expert_parallel=%d'", ways[i][1]);
+    char *text = test_read("m", &bytes);
+    assert_int_equal(sscanf(text, "%llu %llu %u", &workspace, &states, &tokens), 3);
+    free(text);
+    snprintf(options, sizeof options, "plan --model base --world %d --ep %d --tokens %u --json", ways[i][0],
+             ways[i][1], tokens);
+    setenv("OMP_NUM_THREADS", "1", 1); /* the kernels' scratch grows with the threads */
+    json_t *p = test_kedge_json(options);
+    unsetenv("OMP_NUM_THREADS");
+    const double planned =
+        (double)(test_json_int(p, "bytes.activations") + test_json_int(p, "bytes.scratch"));
+    print_message("%d ranks, %d share experts: states %llu B, workspace %llu B, planned %.0f B\n", ways[i][0],
+                  ways[i][1], states, workspace, planned);
+    assert_true(test_json_int(p, "bytes.gradients") + test_json_int(p, "bytes.optimizer") +
+                    test_json_int(p, "bytes.master") ==
+                (json_int_t)states);
+    /* With shared experts a pass that had to make room again takes more. */
+    if (ways[i][1] == 1) assert_true(fabs((double)workspace - planned) <= 0.02 * planned);
+    json_decref(p);
+  }
+}
+
 /* Priors and traces made by several ranks are the files that one makes, bit for bit. */
 static void test_prior_and_trace(void **state) {
   (void)state;
@@ -337,6 +387,7 @@ static void test_refusals(void **state) {
   ranks_expect(2, 2, "expert_parallel", "train run.yaml output_dir=no expert_parallel=3");
   ranks_expect(1, 2, "expert_parallel", "train run.yaml output_dir=no expert_parallel=2");
   ranks_expect(2, 2, "global_batch_size", "train run.yaml output_dir=no global_batch_size=7");
+  ranks_expect(2, 2, "this command is for one", "probe --base base --post base --data train.jsonl");
   assert_false(test_exists(test_path(test_folder(), "no")));
 }
 
@@ -347,6 +398,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_losses_and_repetition),
       cmocka_unit_test(test_reshard),
       cmocka_unit_test(test_resume_elsewhere),
+      cmocka_unit_test(test_memory_as_planned),
       cmocka_unit_test(test_prior_and_trace),
       cmocka_unit_test(test_refusals),
   };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The program `kedge`: finds the sub-command of commands.def and runs it. */
+#include "core/comm.h"
 #include "models/training/nearest.h"
 #include "tools/cli.h"
 
@@ -57,6 +58,14 @@ static int unknown(const char *name) {
   return 2;
 }
 
+/* Commands that several ranks share, and those that write nothing. */
+static bool shares_ranks(const char *name) {
+  static const char *const names[] = {"train", "prior", "trace", "plan", "info", "devices", "ops"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (!strcmp(names[i], name)) return true;
+  return false;
+}
+
 static int dispatch(int argc, char **argv) {
   if (argc < 2) {
     print_usage(stderr);
@@ -79,6 +88,13 @@ static int dispatch(int argc, char **argv) {
     return 0;
   }
   if (!chosen) return unknown(name);
+  if (!help && !shares_ranks(name) && kedge_comm_launched() > 1) {
+    fprintf(stderr,
+            "kedge %s: %u processes were launched, but this command is for one; train, prior and trace share "
+            "ranks\n",
+            name, kedge_comm_launched());
+    return 2;
+  }
   char *explain[] = {argv[help ? 2 : 1], (char[]){"--help"}, NULL};
   return help ? chosen->run(2, explain) : chosen->run(argc - 1, argv + 1);
 }

@@ -13,7 +13,7 @@
 
 /* Number of processes by a launcher's variables, 0: no launcher. Slurm's own are trusted for srun alone: a
  * batch script has them too, and what it starts directly is one process. */
-static unsigned long launched(void) {
+static unsigned long count_launched(void) {
   static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE",
                                       "MPI_LOCALNRANKS"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -24,6 +24,11 @@ static unsigned long launched(void) {
   return tasks && getenv("SLURM_PROCID") && (getenv("PMIX_RANK") || getenv("PMI_RANK"))
              ? strtoul(tasks, NULL, 10)
              : 0;
+}
+
+uint32_t kedge_comm_launched(void) {
+  const unsigned long count = count_launched();
+  return count < UINT32_MAX ? (uint32_t)count : UINT32_MAX;
 }
 
 /* "<folder of a file>/<module>", loaded; NULL: not there. Symbols of MPI must be global: its plug-ins look
@@ -50,7 +55,7 @@ static void *load(void) {
 }
 
 kedge_status kedge__transport_find(const kedge_transport **transport, void **module) {
-  const unsigned long ranks = launched();
+  const uint32_t ranks = kedge_comm_launched();
   *transport = &kedge__transport_alone;
   *module = NULL;
   if (ranks <= 1) return KEDGE_OK;
@@ -59,7 +64,7 @@ kedge_status kedge__transport_find(const kedge_transport **transport, void **mod
   if (!found) {
     const char *why = dlerror();
     return kedge_fail(KEDGE_ERR_DEVICE,
-                      "%lu processes were launched, but " MODULE
+                      "%u processes were launched, but " MODULE
                       " cannot be loaded (%s): was Kedge built where MPI is "
                       "installed?",
                       ranks, why ? why : "not found");

@@ -70,6 +70,7 @@ static kedge_status gpu_open(const kedge_open_options *options, kedge_device *de
   snprintf(device->description, sizeof device->description, GPU_NAME);
   device->state = g;
   kedge_status status = gpu__settings_read(options->settings, &g->settings);
+  g->ordinal = options->ordinal;
   if (options->rowwise) g->settings.blas = false; /* its choice of kernel depends on the number of rows */
   if (status == KEDGE_OK) status = open_parts(device, g);
   if (status != KEDGE_OK) gpu_close(device);

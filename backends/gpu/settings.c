@@ -47,7 +47,7 @@ static bool read_one(gpu_settings *s, const char *key, size_t key_length, const 
   return false;
 }
 #else
-static const gpu_settings defaults = {.blas = true, .graphs = true};
+static const gpu_settings defaults = {.blas = true, .graphs = true, .device = GPU_DEVICE_ANY};
 
 static bool read_flag(const char *value, size_t length, bool *out) {
   uint32_t n = 0;

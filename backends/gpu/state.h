@@ -8,7 +8,7 @@
 /* What may follow a device's name: "cuda:device=1,blas=0", "sim:wave=64,order=random". */
 typedef struct gpu_settings {
   bool blas, graphs;
-  uint32_t device;
+  uint32_t device; /* GPU_DEVICE_ANY: not said */
 #if defined(KEDGE_GPU_SIM)
   sim_settings sim;
 #endif
@@ -24,11 +24,14 @@ typedef struct gpu_settings {
 #define GPU_SETTINGS    "device, blas=0|1, graphs=0|1"
 #endif
 
+#define GPU_DEVICE_ANY UINT32_MAX
+
 typedef struct gpu_replay gpu_replay;
 typedef struct gpu_blas gpu_blas;
 
 typedef struct gpu_state {
   gpu_settings settings;
+  uint32_t ordinal; /* of this process among those of the machine */
   gpu_stream stream;
   gpu_event start, end; /* around the runs since the last sync */
   bool timing;

@@ -36,6 +36,7 @@ kedge_status gpu__stream_open(kedge_device *device, gpu_state *g) {
   if (error != GPU(Success) || count == 0)
     return kedge_fail(KEDGE_ERR_DEVICE, GPU_NAME ": no card here: %s",
                       error == GPU(Success) ? "the driver lists none" : GPU(GetErrorString)(error));
+  if (g->settings.device == GPU_DEVICE_ANY) g->settings.device = g->ordinal % (uint32_t)count;
   if (g->settings.device >= (uint32_t)count)
     return kedge_fail(KEDGE_ERR_DEVICE, GPU_NAME ": device %u: there %s %d, counted from 0",
                       g->settings.device, count == 1 ? "is" : "are", count);

@@ -122,7 +122,8 @@ kedge_status kedge_setup_init_on(kedge_setup *s, const kedge_config *config, ked
   *s = (kedge_setup){.config = config, .comm = comm};
   kedge_dtype dtype;
   kedge_status status;
-  const kedge_open_options open = {.threads = threads_of(config, comm)};
+  const kedge_open_options open = {.threads = threads_of(config, comm),
+                                   .ordinal = comm ? comm->local_rank : 0};
   KEDGE_GOTO(kedge_config_require(config, "model_name_or_path,dataset,output_dir"), status, fail);
   KEDGE_GOTO(kedge_setup_dtype(config, &dtype), status, fail);
   KEDGE_GOTO(kedge_device_open(config->backend, &open, &s->device), status, fail);
