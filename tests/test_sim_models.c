@@ -2,7 +2,8 @@
  * ctest: ci
  *
  * Whole models on the simulated card: gradients of every intervention through decoders, ten training steps
- * beside the CPU's, the same bits in every order of threads. Ops alone are in test_sim.c. */
+ * beside the CPU's, the same bits in every order of threads. KEDGE_SIM names another device for all of it, as
+ * in test_sim.c ("cuda"). Ops alone are in test_sim.c. */
 #include "models/gradcheck/gradcheck.h"
 #include "tests/support/files.h"
 #include "tests/support/runs.h"
@@ -19,7 +20,13 @@
 
 enum { STEPS = 10 };
 
-static void check_gradients(const char *problem, const char *backend) {
+static const char *device_of(const char *usual) {
+  const char *other = getenv("KEDGE_SIM");
+  return other && *other ? other : usual;
+}
+
+static void check_gradients(const char *problem, const char *usual) {
+  const char *backend = device_of(usual);
   for (uint32_t v = 0; v < kedge_gradcheck_variant_count; v++) {
     kedge_gradcheck r;
     const kedge_gradcheck_options options = {.backend = backend, .seed = 1, .entries = 3};
@@ -68,18 +75,18 @@ static void same_losses(const char *a, const char *b, double limit) {
 static void test_training(void **state) {
   (void)state;
   train("base", "base-cpu", "cpu", "float32");
-  train("base", "base-sim", "sim:wave=32", "float32");
+  train("base", "base-sim", device_of("sim:wave=32"), "float32");
   same_losses("base-sim", "base-cpu", 1e-4);
-  train("base", "base-random", "sim:wave=32,order=random,processors=5", "float32");
+  train("base", "base-random", device_of("sim:wave=32,order=random,processors=5"), "float32");
   assert_true(training_same("base-sim/model.safetensors", "base-random/model.safetensors"));
-  train("base", "base-wide", "sim:wave=64,order=reverse", "float32");
+  train("base", "base-wide", device_of("sim:wave=64,order=reverse"), "float32");
   same_losses("base-wide", "base-cpu", 1e-4);
 }
 
 static void test_training_bf16(void **state) {
   (void)state;
   train("base", "bf16-cpu", "cpu", "bfloat16");
-  train("base", "bf16-sim", "sim:wave=64", "bfloat16");
+  train("base", "bf16-sim", device_of("sim:wave=64"), "bfloat16");
   same_losses("bf16-sim", "bf16-cpu", 2e-2);
 }
 
@@ -88,7 +95,7 @@ static void test_training_bf16(void **state) {
 static void test_training_sigmoid(void **state) {
   (void)state;
   train("sigmoid", "sigmoid-cpu", "cpu", "float32");
-  train("sigmoid", "sigmoid-sim", "sim:wave=32", "float32");
+  train("sigmoid", "sigmoid-sim", device_of("sim:wave=32"), "float32");
   same_losses("sigmoid-sim", "sigmoid-cpu", 1e-3);
 }
 

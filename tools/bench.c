@@ -23,12 +23,17 @@ typedef struct bench_command {
   bench_options options;
   const char *dtype;
   cli_list shapes;
+  const char *device;
   int64_t threads;
   bool json;
 } bench_command;
 
 /* ---- Output
  * ------------------------------------------------------------------------------------------------------ */
+
+static bool on_cpu(const kedge_device *device) {
+  return !strcmp(kedge_device_backend(device), "cpu");
+}
 
 static double peak_of(const bench_report *r, const bench_line *line) {
   return r->peaks[line->dtype == KEDGE_BF16];
@@ -51,9 +56,11 @@ static void print_shares(const bench_line *line) {
 static void print_line(const bench_report *r, const bench_line *line) {
   printf("%-9s %-10s %-5s %-28s %9.3f ms", line->bench, line->shape, kedge_dtype_name(line->dtype),
          line->name, 1e3 * line->seconds);
-  if (line->flops > 0)
+  if (line->flops > 0 && peak_of(r, line) > 0)
     printf(" %8.1f GFLOP/s %4.0f %%", 1e-9 * line->flops / line->seconds,
            100 * line->flops / line->seconds / peak_of(r, line));
+  else if (line->flops > 0)
+    printf(" %8.0f GFLOP/s       ", 1e-9 * line->flops / line->seconds);
   else
     printf(" %23s", "");
   if (line->bytes > 0)
@@ -66,8 +73,11 @@ static void print_line(const bench_report *r, const bench_line *line) {
 }
 
 static void print_text(const bench_report *r) {
-  printf("%s; multiply-adds by themselves: f32 %.1f GFLOP/s, bf16 %.1f GFLOP/s\n",
-         kedge_device_description(r->device), 1e-9 * r->peaks[0], 1e-9 * r->peaks[1]);
+  printf("%s", kedge_device_description(r->device));
+  if (r->peaks[0] > 0)
+    printf("; multiply-adds by themselves: f32 %.1f GFLOP/s, bf16 %.1f GFLOP/s", 1e-9 * r->peaks[0],
+           1e-9 * r->peaks[1]);
+  printf("\n");
   printf("Times are medians. %%: of the multiply-adds by themselves. load: cores that others kept busy.\n\n");
   for (uint32_t i = 0; i < r->count; i++) print_line(r, &r->lines[i]);
 }
@@ -79,7 +89,8 @@ static json_t *json_of(const bench_report *r, const bench_line *line) {
                         line->cpu, "load", line->load);
   if (line->flops > 0) {
     json_object_set_new(o, "gflops", json_real(1e-9 * line->flops / line->seconds));
-    json_object_set_new(o, "peak_share", json_real(line->flops / line->seconds / peak_of(r, line)));
+    if (peak_of(r, line) > 0)
+      json_object_set_new(o, "peak_share", json_real(line->flops / line->seconds / peak_of(r, line)));
   }
   if (line->bytes > 0) json_object_set_new(o, "bytes_per_second", json_real(line->bytes / line->seconds));
   if (line->unit) json_object_set_new(o, "tokens_per_second", json_real(line->rate));
@@ -98,8 +109,8 @@ static void print_json(const bench_report *r) {
   for (uint32_t i = 0; i < r->count; i++) json_array_append_new(results, json_of(r, &r->lines[i]));
   json_t *root =
       json_pack("{s:s, s:s, s:i, s:{s:f, s:f}, s:o}", "device", kedge_device_description(r->device), "isa",
-                kedge__cpu_isa(r->device), "threads", (int)r->device->limits.threads, "peak_gflops", "f32",
-                1e-9 * r->peaks[0], "bf16", 1e-9 * r->peaks[1], "results", results);
+                on_cpu(r->device) ? kedge__cpu_isa(r->device) : "", "threads", (int)r->device->limits.threads,
+                "peak_gflops", "f32", 1e-9 * r->peaks[0], "bf16", 1e-9 * r->peaks[1], "results", results);
   json_dumpf(root, stdout, JSON_INDENT(2));
   putchar('\n');
   json_decref(root);
@@ -156,12 +167,12 @@ static kedge_status run(const bench_command *o, const cli_list *wanted) {
   bench_report r = {.options = &o->options};
   const kedge_open_options open = {.threads = (uint32_t)o->threads, .isa = o->options.isa};
   r.lines = kedge_alloc(BENCH_LINES, sizeof *r.lines);
-  kedge_status status = r.lines ? kedge_device_open("cpu", &open, &r.device) : KEDGE_ERR_MEMORY;
-  if (status == KEDGE_OK) {
+  kedge_status status = r.lines ? kedge_device_open(o->device, &open, &r.device) : KEDGE_ERR_MEMORY;
+  if (status == KEDGE_OK && on_cpu(r.device)) {
     r.peaks[0] = kedge__cpu_peak(r.device, KEDGE_F32);
     r.peaks[1] = kedge__cpu_peak(r.device, KEDGE_BF16);
-    status = bench_dtype(&r, wanted, o, KEDGE_F32);
   }
+  if (status == KEDGE_OK) status = bench_dtype(&r, wanted, o, KEDGE_F32);
   if (status == KEDGE_OK) status = bench_dtype(&r, wanted, o, KEDGE_BF16);
   for (uint32_t i = 0; i < r.count; i++)
     qsort(r.lines[i].ops, r.lines[i].op_count, sizeof *r.lines[i].ops, by_seconds);
@@ -172,11 +183,12 @@ static kedge_status run(const bench_command *o, const cli_list *wanted) {
 }
 
 int command_bench(int argc, char **argv) {
-  bench_command o = {.options = {.seconds = 0.25}};
+  bench_command o = {.options = {.seconds = 0.25}, .device = "cpu"};
   const cli_option options[] = {
       {"--shape", CLI_TEXTS, &o.shapes, "NAME", "of ops and layer: laptop, qwen3, moonlight (laptop)", false,
        0, 0},
       {"--dtype", CLI_TEXT, &o.dtype, "DTYPE", "f32 or bf16 storage (both)", false, 0, 0},
+      {"--device", CLI_TEXT, &o.device, "NAME", "one of `kedge devices` (cpu)", false, 0, 0},
       {"--threads", CLI_INT, &o.threads, "N", "threads (0: all)", false, 0, 4096},
       {"--isa", CLI_TEXT, &o.options.isa, "NAME",
        "amx, avx512bf16, avx512, avx2, base (KEDGE_ISA, or the best)", false, 0, 0},
@@ -187,8 +199,9 @@ int command_bench(int argc, char **argv) {
       .command = "bench",
       .synopsis = "[ops|products] [layer] [step] [generate]",
       .summary =
-          "Times operations, a layer of experts, a training step and generation on the CPU, on random\n"
-          "numbers, beside the machine's multiply-adds in the same run. Step and generation are of a\n"
+          "Times operations, a layer of experts, a training step and generation on a device, on random\n"
+          "numbers, on the CPU beside the machine's multiply-adds in the same run. Step and generation are "
+          "of a\n"
           "built-in model: 4 layers, width 256, 16 experts top-4, vocabulary 4,096, batch 8 x 256.\n"
           "qwen3 and moonlight need a few GB of memory.",
       .options = options,
