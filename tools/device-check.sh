@@ -122,9 +122,9 @@ print(":".join(sorted({f.rsplit("/", 1)[0] for f in glob.glob(p + "/nvidia/**/li
   fi
   shapes="--shape moonlight --shape qwen3 --dtype bf16 --seconds 0.5 --json"
   # shellcheck disable=SC2086 # one word an option
-  timeout 45 "$here/kedge" bench products $shapes --device cuda:blas=0 >"$work/own.json" 2>"$work/own.log" || failed=1
+  timeout 45 "$here/kedge" bench products $shapes --backend cuda:blas=0 >"$work/own.json" 2>"$work/own.log" || failed=1
   # shellcheck disable=SC2086
-  timeout 45 "$here/kedge" bench products $shapes --device cuda >"$work/blas.json" 2>"$work/blas.log" || failed=1
+  timeout 45 "$here/kedge" bench products $shapes --backend cuda >"$work/blas.json" 2>"$work/blas.log" || failed=1
   timeout 60 python3 "$here/device.py" >"$work/peer.json" 2>"$work/peer.log" || : >"$work/peer.json"
   cat <<JSON
 {

@@ -6,9 +6,10 @@ set -eu
 
 usage() {
   cat <<'TEXT'
-usage: tools/setup.sh [--clang] [--format] [--help]
+usage: tools/setup.sh [--clang] [--format] [--hip] [--help]
 Installs Kedge's Debian/Ubuntu packages where they are missing (through sudo unless run as root).
   --clang    also clang 14 and its OpenMP runtime, for the tsan preset and for fuzzing
+  --hip      also hipcc with its runtime's headers where the system has them, for the module hip (over 1 GB)
   --format   also clang-format 14 where the system has it, for the check of formatting
 TEXT
 }
@@ -20,13 +21,14 @@ optional=
 for argument in "$@"; do
   case $argument in
     --clang) packages="$packages clang-14 libclang-rt-14-dev libomp-14-dev" ;;
-    --format) optional=clang-format-14 ;;
+    --format) optional="$optional clang-format-14" ;;
+    --hip) optional="$optional hipcc libamdhip64-dev rocm-device-libs" ;;
     -h | --help)
       usage
       exit 0
       ;;
     *)
-      echo "setup.sh: unknown argument '$argument'; expected --clang, --format or --help" >&2
+      echo "setup.sh: unknown argument '$argument'; expected --clang, --format, --hip or --help" >&2
       exit 2
       ;;
   esac
@@ -52,7 +54,9 @@ for package in $packages; do
   if absent "$package"; then missing="$missing $package"; fi
 done
 extra=
-if [ -n "$optional" ] && absent "$optional"; then extra=$optional; fi
+for package in $optional; do
+  if absent "$package"; then extra="$extra $package"; fi
+done
 [ -n "$missing$extra" ] || exit 0
 
 as_root=
@@ -66,7 +70,7 @@ if [ "$(id -u)" -ne 0 ]; then
     exit 0
   fi
 fi
-echo "setup.sh: installing$missing${extra:+ $extra}"
+echo "setup.sh: installing$missing$extra"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 install() {
@@ -81,6 +85,7 @@ if [ -n "$missing" ] && ! install $missing; then
     exit 1
   fi
 fi
-if [ -n "$extra" ] && ! install "$extra"; then
-  echo "setup.sh: no $extra here; what wants it is skipped"
+# shellcheck disable=SC2086
+if [ -n "$extra" ] && ! install $extra; then
+  echo "setup.sh: not here:$extra; what wants them is skipped"
 fi
