@@ -5,6 +5,7 @@
 #include "shaders/kedge.glsl"
 #include "shaders/tile.glsl"
 
+/* Tiles follow each other down a column of C, so that its part of B stays in caches. */
 #if defined(KEDGE_OP_grouped_wgrad)
 const bool LINES_LOOK_UP = true;
 #else
@@ -15,8 +16,8 @@ const bool LINES_LOOK_UP = false;
 const bool A_ALONG_K = !TRANS_A;
 const bool B_ALONG_K = TRANS_B;
 bool locate(uint group, out Tile t) {
-  uint wide = DIVIDE_UP(ARGS.n, TILE_N), down = group / wide;
-  t = Tile(down * TILE_M, (group - down * wide) * TILE_N, ARGS.m, ARGS.n, ARGS.k);
+  uint high = DIVIDE_UP(ARGS.m, TILE_M), across = group / high;
+  t = Tile((group - across * high) * TILE_M, across * TILE_N, ARGS.m, ARGS.n, ARGS.k);
   a_at = IN(0);
   b_at = IN(1);
   c_at = OUT(0);
@@ -37,12 +38,13 @@ const bool A_ALONG_K = true;
 const bool B_ALONG_K = TRANS_B;
 /* Tiles of the experts' rows, expert after expert: the group's number says how many tiles come before it. */
 bool locate(uint group, out Tile t) {
-  uint wide = DIVIDE_UP(ARGS.n, TILE_N), down = group / wide, before = 0, first = uint(load_i(IN(3), 0)), expert = 0;
+  uint high = DIVIDE_UP(ARGS.rows, TILE_M) + ARGS.experts, across = group / high, down = group - across * high;
+  uint before = 0, first = uint(load_i(IN(3), 0)), expert = 0;
   bool found = false;
   for (uint e = 0; e < ARGS.experts && !found; e++) {
     uint end = uint(load_i(IN(3), e + 1u)), tiles = DIVIDE_UP(end - first, TILE_M);
     if (down < before + tiles) {
-      t = Tile(first + (down - before) * TILE_M, (group - down * wide) * TILE_N, end, ARGS.n, ARGS.k);
+      t = Tile(first + (down - before) * TILE_M, across * TILE_N, end, ARGS.n, ARGS.k);
       expert = e;
       found = true;
     }
@@ -144,8 +146,8 @@ const bool B_ALONG_K = false;
 #define B_LINE ARGS.dim
 #endif
 bool locate(uint group, out Tile t) {
-  uint wide = DIVIDE_UP(N, TILE_N), down = group / wide;
-  t = Tile(down * TILE_M, (group - down * wide) * TILE_N, M, N, K);
+  uint high = DIVIDE_UP(M, TILE_M), across = group / high;
+  t = Tile((group - across * high) * TILE_M, across * TILE_N, M, N, K);
   a_at = A_AT;
   b_at = B_AT;
   c_at = C_AT;

@@ -2,8 +2,8 @@
  * ctest: ci
  *
  * The Vulkan backend itself, under the validation layers: choice of a device and its errors, memory, wide
- * grids and work that is cut, pipelines on disk, timestamps. Ops are test_vulkan_ops.c's, models
- * test_vulkan_models.c's.
+ * grids and work that is cut, pipelines on disk, timestamps, failing allocations. Ops are
+ * test_vulkan_ops.c's, models test_vulkan_models.c's.
  */
 #include "core/exec.h"
 #include "core/ops.h"
@@ -198,6 +198,50 @@ static void test_waiting(void **state) {
   kedge_device_close(device);
 }
 
+/* ---- Memory of the host
+ * ------------------------------------------------------------------------------------------------ */
+
+static kedge_status small_run(void) {
+  const uint32_t n = 100;
+  kedge_device *device = NULL;
+  kedge_exec *exec = NULL;
+  kedge_graph *g = kedge_graph_new(false);
+  float sum = 0;
+  if (!g) return KEDGE_ERR_MEMORY;
+  kedge_value x = kedge_fill(g, KEDGE_F32, 1, &n, 1.5), y = kedge_sum(g, kedge_scale(g, x, 2));
+  kedge_output(g, y, "y");
+  kedge_status status = kedge_graph_status(g);
+  if (status == KEDGE_OK) status = kedge_device_open(kedge_test_vulkan_name(), NULL, &device);
+  if (status == KEDGE_OK) status = kedge_exec_new(device, g, NULL, &exec);
+  if (status == KEDGE_OK) status = kedge_exec_run(exec, 0, UINT32_MAX);
+  if (status == KEDGE_OK) status = kedge_exec_read(exec, y, &sum, 4);
+  if (status == KEDGE_OK) assert_true(sum == 300);
+  kedge_exec_free(exec);
+  kedge_device_close(device);
+  kedge_graph_free(g);
+  return status;
+}
+
+/* Each allocation of opening and running fails once: an error, or what is not needed is left out. */
+static void test_allocations(void **state) {
+  (void)state;
+  setenv("KEDGE_VULKAN_VALIDATE", "0", 1);
+  ok(small_run());
+  kedge_alloc_fail_nth(0);
+  ok(small_run());
+  uint64_t made = kedge_alloc_fail_nth(0), refused = 0;
+  for (uint64_t n = 1; n <= made; n++) {
+    kedge_alloc_fail_nth(n);
+    kedge_status status = small_run();
+    kedge_alloc_fail_nth(0);
+    if (status != KEDGE_OK && status != KEDGE_ERR_MEMORY)
+      fail_msg("allocation %u: %s", (unsigned)n, kedge_message());
+    refused += status == KEDGE_ERR_MEMORY;
+  }
+  assert_true(made > 10 && refused * 2 > made);
+  setenv("KEDGE_VULKAN_VALIDATE", "1", 1);
+}
+
 /* ---- Pipelines on disk
  * --------------------------------------------------------------------------------------------- */
 
@@ -255,8 +299,9 @@ int main(void) {
   setenv("XDG_CACHE_HOME", test_folder(), 1);
   if (!kedge_test_vulkan(&device)) return 77;
   kedge_device_close(device);
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_cache),    cmocka_unit_test(test_choice),
-                                     cmocka_unit_test(test_memory),   cmocka_unit_test(test_wide_grid),
-                                     cmocka_unit_test(test_cut_work), cmocka_unit_test(test_waiting)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_cache),      cmocka_unit_test(test_choice),
+                                     cmocka_unit_test(test_memory),     cmocka_unit_test(test_wide_grid),
+                                     cmocka_unit_test(test_cut_work),   cmocka_unit_test(test_waiting),
+                                     cmocka_unit_test(test_allocations)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
