@@ -59,6 +59,7 @@ target_link_libraries(test_cpu_products PRIVATE kedge_cpu_emulated)
 kedge_test(check_tree quick ${PROJECT_SOURCE_DIR}/tests/check_tree.sh ${PROJECT_SOURCE_DIR})
 if(NOT KEDGE_SANITIZE)
   kedge_test(test_isa ci ${PROJECT_SOURCE_DIR}/tests/test_isa.sh ${PROJECT_BINARY_DIR})
+  kedge_test(test_ranks_hosts ci ${PROJECT_SOURCE_DIR}/tests/test_ranks_hosts.sh ${PROJECT_BINARY_DIR} ${PROJECT_SOURCE_DIR})
   kedge_test(test_install quick ${PROJECT_SOURCE_DIR}/tests/test_install.sh ${PROJECT_BINARY_DIR} ${CMAKE_C_COMPILER})
 endif()
 
