@@ -8,8 +8,9 @@
  *   A  slivers of MR rows; a sliver is [MR][KC] words, or [KC][MR] where the rows are columns in memory
  *   B  slivers of NR columns; a sliver is [words of the panel][NR] words
  *
- * Rows, columns and words past the end are zeros, so that no kernel reads past an operand. The kernels
- * themselves are in gemm_vector.h and gemm_amx.h.
+ * Rows, columns and words past the end are zeros, so that no kernel reads past an operand. Operands with
+ * short rows whose elements are words already are not packed where the kernels can do without
+ * (kedge__source_a). The kernels themselves are in gemm_vector.h and gemm_amx.h.
  */
 #ifndef KEDGE_CPU_GEMM_H
 #define KEDGE_CPU_GEMM_H
@@ -273,50 +274,68 @@ typedef struct kedge_target {
   size_t c_pitch, y_pitch;
 } kedge_target;
 
-/* What a panel of A is read from: packed slivers, or the operand where it lies. */
-typedef struct kedge_left {
+/* What a panel is read from: packed slivers, or the operand where it lies. */
+typedef struct kedge_source {
   const char *data;
-  size_t step; /* bytes from a row to the next or, transposed, from a word to the next */
-  size_t row;  /* bytes from a row's beginning to the next's; 0: in packed slivers */
-} kedge_left;
+  size_t step;   /* A: bytes from a row to the next or, transposed, from a word to the next; B: from a word */
+  size_t sliver; /* bytes from a row (A) or column (B) to the next one; 0: the slivers are packed */
+} kedge_source;
 
 /* Rows of up to this many bytes can be read where they lie; those of a sliver have no room in the first cache
  * side by side where rows are long. */
 enum { KEDGE_SHORT_ROW = 1024 };
 
-/* A, from row i0 and element q on, where it need not be packed: its elements are words already. */
-static inline bool kedge__left_direct(const kedge_product *p, size_t i0, size_t q, kedge_left *left) {
+/* Whether an operand need not be packed: its elements are words already, its rows short. */
+static inline bool kedge__reads_in_place(const kedge_operand *m, size_t k, bool across) {
+  return KEDGE_READS_IN_PLACE && sizeof(kedge_x) * KEDGE_UNIT == 4 && !m->slots &&
+         m->pitch * sizeof(kedge_x) <= KEDGE_SHORT_ROW && (KEDGE_UNIT == 1 || (!across && k % 2 == 0));
+}
+
+/* Rows [i0, i0 + m) of op(A), elements [q, q + k) of each, packed into `room` where they must be. */
+static inline kedge_source kedge__source_a(const kedge_product *p, size_t i0, size_t m, size_t q, size_t k,
+                                           uint32_t *room) {
   const size_t pitch = p->a.pitch * sizeof(kedge_x);
-  if (!KEDGE_READS_A || sizeof(kedge_x) * KEDGE_UNIT != 4 || p->a.slots || pitch > KEDGE_SHORT_ROW)
-    return false;
-  if (KEDGE_UNIT == 2 && (p->trans_a || p->k % 2)) return false;
-  const kedge_x *at = p->trans_a ? p->a.data + q * p->a.pitch + i0 : p->a.data + i0 * p->a.pitch + q;
-  *left = (kedge_left){(const char *)at, pitch, p->trans_a ? sizeof(kedge_x) : pitch};
-  return true;
+  if (kedge__reads_in_place(&p->a, p->k, p->trans_a))
+    return p->trans_a
+               ? (kedge_source){(const char *)(p->a.data + q * p->a.pitch + i0), pitch, sizeof(kedge_x)}
+               : (kedge_source){(const char *)(p->a.data + i0 * p->a.pitch + q), pitch, pitch};
+  kedge__pack_a(p, i0, m, q, k, room);
+  return (kedge_source){(const char *)room, (p->trans_a ? KEDGE_MR : KEDGE_KC) * sizeof *room, 0};
+}
+
+/* Columns [j0, j0 + n) of op(B); in place only in whole slivers, because kernels read all of one. */
+static inline kedge_source kedge__source_b(const kedge_product *p, size_t j0, size_t n, size_t q, size_t k,
+                                           uint32_t *room) {
+  if (!p->trans_b && n % KEDGE_NR == 0 && kedge__reads_in_place(&p->b, p->k, true))
+    return (kedge_source){(const char *)(p->b.data + q * p->b.pitch + j0), p->b.pitch * sizeof(kedge_x),
+                          sizeof(kedge_x)};
+  kedge__pack_b(p, j0, n, q, k, room);
+  return (kedge_source){(const char *)room, KEDGE_NR * sizeof *room, 0};
 }
 
 /* The block of the result [m,n] += A panel times B panel; without `add` it starts at 0. */
 static inline void kedge__multiply_panels(const kedge_target *t, size_t m, size_t n, size_t words,
-                                          bool trans_a, const kedge_left *left, const uint32_t *b, bool add,
-                                          bool last) {
+                                          bool trans_a, const kedge_source *a, const kedge_source *b,
+                                          bool add, bool last) {
   float edge[KEDGE_MR * KEDGE_NR];
   const kedge_slivers s = kedge__slivers(m);
   const bool narrow = t->y && last;
   for (size_t i = 0, row = 0; i < s.count; i++) {
-    const size_t rows = s.height + (i < s.higher), step = left->step;
-    const char *a = left->data + (left->row ? row * left->row : i * KEDGE_MR * KEDGE_KC * sizeof *b);
+    const size_t rows = s.height + (i < s.higher);
+    const char *left = a->data + (a->sliver ? row * a->sliver : i * KEDGE_MR * KEDGE_KC * sizeof(uint32_t));
     for (size_t j = 0; j < n; j += KEDGE_NR) {
       const size_t cols = kedge__min(KEDGE_NR, n - j);
       float *c = t->c + row * t->c_pitch + j;
-      const uint32_t *sliver = b + j * KEDGE_PADDED(words);
+      const char *right = b->data + j * (b->sliver ? b->sliver : KEDGE_PADDED(words) * sizeof(uint32_t));
       if (!narrow && cols == KEDGE_NR) {
-        kedge__micro(rows, words, a, step, trans_a, sliver, add ? c : NULL, t->c_pitch, c, t->c_pitch);
+        kedge__micro(rows, words, left, a->step, trans_a, right, b->step, add ? c : NULL, t->c_pitch, c,
+                     t->c_pitch);
         continue;
       }
       if (add && cols == KEDGE_NR) {
-        kedge__micro(rows, words, a, step, trans_a, sliver, c, t->c_pitch, edge, KEDGE_NR);
+        kedge__micro(rows, words, left, a->step, trans_a, right, b->step, c, t->c_pitch, edge, KEDGE_NR);
       } else {
-        kedge__micro(rows, words, a, step, trans_a, sliver, NULL, 0, edge, KEDGE_NR);
+        kedge__micro(rows, words, left, a->step, trans_a, right, b->step, NULL, 0, edge, KEDGE_NR);
         for (size_t r = 0; add && r < rows; r++)
           for (size_t x = 0; x < cols; x++) edge[r * KEDGE_NR + x] += c[r * t->c_pitch + x];
       }
@@ -341,10 +360,8 @@ static inline void kedge__gemm_block(const kedge_product *p, size_t i0, size_t m
   kedge__micro_begin();
   for (size_t q = 0; q < p->k; q += panel) {
     const size_t k = kedge__min(panel, p->k - q);
-    kedge_left left = {(const char *)a, (p->trans_a ? KEDGE_MR : KEDGE_KC) * sizeof *a, 0};
-    if (!kedge__left_direct(p, i0, q, &left)) kedge__pack_a(p, i0, m, q, k, a);
-    kedge__pack_b(p, j0, n, q, k, b);
-    kedge__multiply_panels(t, m, n, kedge__words(k), p->trans_a, &left, b, add || q > 0, q + k == p->k);
+    const kedge_source left = kedge__source_a(p, i0, m, q, k, a), right = kedge__source_b(p, j0, n, q, k, b);
+    kedge__multiply_panels(t, m, n, kedge__words(k), p->trans_a, &left, &right, add || q > 0, q + k == p->k);
   }
   kedge__micro_end();
 }

@@ -8,7 +8,7 @@
 #include "backends/cpu/kernels/amx.h"
 
 enum { KEDGE_MR = 32, KEDGE_NR = 32 };
-enum { KEDGE_READS_A = 0 }; /* slivers are padded while packing */
+enum { KEDGE_READS_IN_PLACE = 0 }; /* slivers are padded while packing */
 
 #define KEDGE_PADDED(words) (((words) + KEDGE_AMX_WORDS - 1) / KEDGE_AMX_WORDS * KEDGE_AMX_WORDS)
 
@@ -43,24 +43,23 @@ static inline void kedge__fill_sliver(uint32_t *sliver, size_t rows, size_t word
 
 /* to [rows, NR] = from (NULL: 0) + sliver of A [rows, words] times sliver of B [words, NR]. */
 static inline void kedge__micro(size_t rows, size_t words, const char *a, size_t step, bool trans,
-                                const uint32_t *b, const float *from, size_t from_pitch, float *to,
+                                const char *b, size_t b_step, const float *from, size_t from_pitch, float *to,
                                 size_t to_pitch) {
   float sums[KEDGE_MR * KEDGE_NR];
-  const size_t pitch_a = KEDGE_KC * sizeof *b, pitch_b = KEDGE_NR * sizeof *b,
-               pitch = KEDGE_NR * sizeof *sums;
+  const size_t pitch_a = KEDGE_KC * sizeof(uint32_t), pitch_b = b_step, pitch = KEDGE_NR * sizeof *sums;
   (void)step, (void)trans; /* kedge__turn_sliver has turned it */
   kedge__amx_zero(0);
   kedge__amx_zero(1);
   kedge__amx_zero(2);
   kedge__amx_zero(3);
   for (size_t w = 0; w < words; w += KEDGE_AMX_WORDS) {
-    const uint32_t *x = (const uint32_t *)(const void *)a + w, *y = b + w * KEDGE_NR;
+    const char *x = a + w * sizeof(uint32_t), *y = b + w * b_step;
     kedge__amx_load(4, x, pitch_a);
     kedge__amx_load(6, y, pitch_b);
     kedge__amx_multiply(0, 4, 6);
-    kedge__amx_load(7, y + 16, pitch_b);
+    kedge__amx_load(7, y + 16 * sizeof(uint32_t), pitch_b);
     kedge__amx_multiply(1, 4, 7);
-    kedge__amx_load(5, x + 16 * KEDGE_KC, pitch_a);
+    kedge__amx_load(5, x + 16 * pitch_a, pitch_a);
     kedge__amx_multiply(2, 5, 6);
     kedge__amx_multiply(3, 5, 7);
   }

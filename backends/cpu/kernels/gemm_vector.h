@@ -20,7 +20,7 @@ enum { KEDGE_MR = 6, KEDGE_NR = 16, KEDGE_VECTOR = 16 };
 enum { KEDGE_MR = 2, KEDGE_NR = 16, KEDGE_VECTOR = 16 };
 #endif
 enum { KEDGE_VECTORS = KEDGE_NR * 4 / KEDGE_VECTOR }; /* of a row */
-enum { KEDGE_READS_A = 1 };                           /* rows of A need not be packed */
+enum { KEDGE_READS_IN_PLACE = 1 };                    /* operands need not be packed */
 
 typedef float kedge_vector __attribute__((vector_size(KEDGE_VECTOR)));
 typedef float kedge_stored __attribute__((vector_size(KEDGE_VECTOR), aligned(4), may_alias)); /* in memory */
@@ -56,15 +56,17 @@ static inline kedge_vector kedge__step(kedge_vector sum, uint32_t word, kedge_ve
 
 static inline __attribute__((always_inline)) void
 kedge__micro_rows(const size_t rows, size_t words, const char *a, const size_t step, const bool trans,
-                  const uint32_t *b, const float *from, size_t from_pitch, float *to, size_t to_pitch) {
+                  const char *b, size_t b_step, const float *from, size_t from_pitch, float *to,
+                  size_t to_pitch) {
   kedge_vector sum[KEDGE_MR][KEDGE_VECTORS];
   const char *base[3] = {a, a + 5 * step, a + 10 * step};
   const size_t step3 = 3 * step;
   for (size_t r = 0; r < rows; r++)
     for (size_t v = 0; v < KEDGE_VECTORS; v++) sum[r][v] = (kedge_vector){0};
-  for (size_t w = 0; w < words; w++, b += KEDGE_NR) {
+  for (size_t w = 0; w < words; w++, b += b_step) {
     kedge_vector x[KEDGE_VECTORS];
-    for (size_t v = 0; v < KEDGE_VECTORS; v++) x[v] = *(const kedge_stored *)(b + v * (KEDGE_VECTOR / 4));
+    for (size_t v = 0; v < KEDGE_VECTORS; v++)
+      x[v] = *(const kedge_stored *)(const void *)(b + v * KEDGE_VECTOR);
 #pragma GCC unroll 16
     for (size_t r = 0; r < rows; r++) {
       uint32_t word;
@@ -73,7 +75,7 @@ kedge__micro_rows(const size_t rows, size_t words, const char *a, const size_t s
       for (size_t v = 0; v < KEDGE_VECTORS; v++) sum[r][v] = kedge__step(sum[r][v], word, x[v]);
     }
     if (trans) a += step;
-    for (size_t i = 0; i < 3; i++) base[i] += sizeof *b;
+    for (size_t i = 0; i < 3; i++) base[i] += sizeof(uint32_t);
   }
   if (from) {
 #pragma GCC unroll 16
@@ -90,16 +92,16 @@ kedge__micro_rows(const size_t rows, size_t words, const char *a, const size_t s
 }
 
 /* to [rows, NR] = from (NULL: 0) + sliver of A [rows, words] times sliver of B [words, NR]. A's rows are
- * `step` bytes apart or, transposed, its words. */
+ * `step` bytes apart or, transposed, its words; B's words b_step. */
 static inline void kedge__micro(size_t rows, size_t words, const char *a, size_t step, bool trans,
-                                const uint32_t *b, const float *from, size_t from_pitch, float *to,
+                                const char *b, size_t b_step, const float *from, size_t from_pitch, float *to,
                                 size_t to_pitch) {
 #define KEDGE_ROWS(n)                                                                                        \
   case n:                                                                                                    \
     if (trans)                                                                                               \
-      kedge__micro_rows(n, words, a, step, true, b, from, from_pitch, to, to_pitch);                         \
+      kedge__micro_rows(n, words, a, step, true, b, b_step, from, from_pitch, to, to_pitch);                 \
     else                                                                                                     \
-      kedge__micro_rows(n, words, a, step, false, b, from, from_pitch, to, to_pitch);                        \
+      kedge__micro_rows(n, words, a, step, false, b, b_step, from, from_pitch, to, to_pitch);                \
     return;
   switch (rows) {
     KEDGE_ROWS(1)
