@@ -86,15 +86,35 @@ kedge_status kedge__collective_run(kedge_exec *e, const kedge_step *step) {
   return status;
 }
 
+/* Collective steps [from, to), small ones together. */
+static kedge_status run_collectives(kedge_exec *e, uint32_t from, uint32_t to) {
+  kedge_comm *comm = e->device->comm;
+  const bool direct = e->device->limits.computes && e->device->limits.host_memory && comm;
+  while (from < to) {
+    uint32_t done = 0;
+    kedge_status status =
+        direct ? kedge__collective_together(comm, e->steps + from, to - from, &done) : KEDGE_OK;
+    if (status != KEDGE_OK) {
+      comm->broken = true;
+      return status;
+    }
+    if (!done) KEDGE_TRY(kedge__collective_run(e, &e->steps[from]));
+    from += done ? done : 1;
+  }
+  return KEDGE_OK;
+}
+
 kedge_status kedge__steps_run(kedge_exec *e, uint32_t from, uint32_t to) {
   const kedge_backend *backend = e->device->backend;
   while (from < to) {
-    uint32_t end = from;
+    uint32_t end = from, last;
     while (end < to && kedge_op_get(e->steps[end].op)->kind == KEDGE_KIND_KERNEL) end++;
     if (from < end) KEDGE_TRY(backend->run(e->device, e->steps + from, end - from));
+    if (end == to) break;
+    for (last = end; last < to && kedge_op_get(e->steps[last].op)->kind == KEDGE_KIND_COLLECTIVE;) last++;
     KEDGE_TRY(backend->sync(e->device));
-    if (end < to) KEDGE_TRY(kedge__collective_run(e, &e->steps[end]));
-    from = end + 1;
+    KEDGE_TRY(run_collectives(e, end, last));
+    from = last;
   }
   return backend->sync(e->device);
 }

@@ -20,6 +20,10 @@ typedef kedge_status (*kedge_collective)(kedge_comm *comm, const kedge_call *cal
 #undef KERNEL
 #undef COLLECTIVE
 
+/* Does the first of `most` steps at once that may go together; *done: how many, 0 where there are not two. */
+kedge_status kedge__collective_together(kedge_comm *comm, const kedge_step *steps, uint32_t most,
+                                        uint32_t *done);
+
 /* Runs a step of kind COLLECTIVE. A device whose memory the host cannot address lends its tensors for it. */
 kedge_status kedge__collective_run(kedge_exec *exec, const kedge_step *step);
 /* Runs steps [from, to): stretches of kernels on the backend, collective ops in between. Waits for the end.

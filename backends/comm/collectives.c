@@ -32,14 +32,16 @@ static bool alone(const kedge_comm *comm, kedge_ranks group) {
   return kedge_comm_size(comm, group) == 1 || !comm->transport;
 }
 
-/* out = the sum of `size` parts of n numbers each, in order, in double. */
-static void add_parts(kedge_dtype dtype, const unsigned char *parts, uint32_t size, uint64_t n, void *out) {
+/* out = the sum of `size` parts of n numbers each, `apart` elements from one to the next, in order, in
+ * double. */
+static void add_parts(kedge_dtype dtype, const unsigned char *parts, uint32_t size, uint64_t n,
+                      uint64_t apart, void *out) {
   const double *wide = (const void *)parts;
   const float *narrow = (const void *)parts;
   for (uint64_t i = 0; i < n; i++) {
     double sum = 0;
     for (uint32_t r = 0; r < size; r++)
-      sum += dtype == KEDGE_F64 ? wide[r * n + i] : (double)narrow[r * n + i];
+      sum += dtype == KEDGE_F64 ? wide[r * apart + i] : (double)narrow[r * apart + i];
     if (dtype == KEDGE_F64)
       ((double *)out)[i] = sum;
     else
@@ -68,7 +70,7 @@ static kedge_status reduce_share(kedge_comm *comm, kedge_ranks group, kedge_dtyp
       t.from[r] = (kedge_parcel){parts + r * n * size, n * size};
     }
     status = kedge__comm_exchange(comm, group, t.to, t.from);
-    if (status == KEDGE_OK) add_parts(dtype, parts, t.size, n, x + (own.start + at) * size);
+    if (status == KEDGE_OK) add_parts(dtype, parts, t.size, n, n, x + (own.start + at) * size);
   }
   kedge_free(parts);
   traffic_destroy(&t);
@@ -113,6 +115,130 @@ kedge_status kedge__collective_all_gather(kedge_comm *comm, const kedge_call *ca
   if (alone(comm, (kedge_ranks)a->group)) return KEDGE_OK;
   return gather_shares(comm, (kedge_ranks)a->group, kedge_dtype_size(call->in[0].dtype), call->in[0].data,
                        a->n);
+}
+
+/* ---- Many small tensors at once: one message in the place of hundreds, and the same bits
+ * -------------------------- */
+
+enum {
+  SMALL = 1 << 20,
+  WHOLE = 16 << 20
+}; /* bytes of a tensor that is sent with others, and of all of them */
+
+static bool joins(kedge_op op) {
+  return op == KEDGE_OP_reduce_scatter || op == KEDGE_OP_all_gather;
+}
+
+/* Arguments of both: the elements, and the group. */
+static uint32_t elements(const kedge_step *step) {
+  return step->op == KEDGE_OP_all_gather ? ((const kedge_args_all_gather *)step->call.args)->n
+                                         : ((const kedge_args_reduce_scatter *)step->call.args)->n;
+}
+static kedge_ranks group_of(const kedge_step *step) {
+  return (kedge_ranks)(step->op == KEDGE_OP_all_gather
+                           ? ((const kedge_args_all_gather *)step->call.args)->group
+                           : ((const kedge_args_reduce_scatter *)step->call.args)->group);
+}
+
+static uint64_t size_of(const kedge_step *step) {
+  return kedge_dtype_size(step->call.in[0].dtype);
+}
+
+/* How many of the steps may go together: of one op, group and dtype, all small. */
+static uint32_t together(const kedge_step *steps, uint32_t most) {
+  uint64_t bytes = 0;
+  uint32_t count = 0;
+  while (count < most && joins(steps[count].op) && steps[count].op == steps[0].op &&
+         group_of(&steps[count]) == group_of(&steps[0]) &&
+         steps[count].call.in[0].dtype == steps[0].call.in[0].dtype) {
+    const uint64_t own = elements(&steps[count]) * size_of(&steps[count]);
+    if (own > SMALL || bytes + own > WHOLE) break;
+    bytes += own;
+    count++;
+  }
+  return count;
+}
+
+static kedge_share share_of(const kedge_step *step, uint32_t size, uint32_t rank) {
+  return kedge_comm_share(elements(step), size, rank);
+}
+
+/* Bytes of a member's shares of all steps. */
+static uint64_t shares_bytes(const kedge_step *steps, uint32_t count, uint32_t size, uint32_t rank) {
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < count; i++) bytes += share_of(&steps[i], size, rank).count * size_of(&steps[i]);
+  return bytes;
+}
+
+/* A member's shares of all steps, one after another, to or from their tensors. Returns the end of the bytes.
+ */
+static unsigned char *copy_shares(const kedge_step *steps, uint32_t count, uint32_t size, uint32_t rank,
+                                  unsigned char *packed, bool pack) {
+  for (uint32_t i = 0; i < count; i++) {
+    const kedge_share share = share_of(&steps[i], size, rank);
+    const uint64_t bytes = share.count * size_of(&steps[i]);
+    unsigned char *there = (unsigned char *)steps[i].call.in[0].data + share.start * size_of(&steps[i]);
+    if (bytes) memcpy(pack ? packed : there, pack ? there : packed, bytes);
+    packed += bytes;
+  }
+  return packed;
+}
+
+static kedge_status gather_together(kedge_comm *comm, const kedge_step *steps, uint32_t count, traffic *t,
+                                    unsigned char *memory) {
+  unsigned char *at = copy_shares(steps, count, t->size, t->rank, memory, true);
+  for (uint32_t r = 0; r < t->size; r++) {
+    const uint64_t bytes = r == t->rank ? 0 : shares_bytes(steps, count, t->size, r);
+    t->to[r] = (kedge_parcel){memory, r == t->rank ? 0 : shares_bytes(steps, count, t->size, t->rank)};
+    t->from[r] = (kedge_parcel){at, bytes};
+    at += bytes;
+  }
+  KEDGE_TRY(kedge__comm_exchange(comm, group_of(steps), t->to, t->from));
+  for (uint32_t r = 0; r < t->size; r++)
+    if (r != t->rank) copy_shares(steps, count, t->size, r, t->from[r].data, false);
+  return KEDGE_OK;
+}
+
+static kedge_status reduce_together(kedge_comm *comm, const kedge_step *steps, uint32_t count, traffic *t,
+                                    unsigned char *memory) {
+  const uint64_t own = shares_bytes(steps, count, t->size, t->rank), size = size_of(steps);
+  unsigned char *at = memory;
+  for (uint32_t r = 0; r < t->size; r++) {
+    unsigned char *end = copy_shares(steps, count, t->size, r, at, true);
+    t->to[r] = (kedge_parcel){at, (uint64_t)(end - at)};
+    at = end;
+  }
+  for (uint32_t r = 0; r < t->size; r++) t->from[r] = (kedge_parcel){at + r * own, own};
+  KEDGE_TRY(kedge__comm_exchange(comm, group_of(steps), t->to, t->from));
+  for (uint32_t i = 0; i < count; i++) {
+    const kedge_share share = share_of(&steps[i], t->size, t->rank);
+    const kedge_tensor *x = &steps[i].call.in[0];
+    add_parts(x->dtype, at, t->size, share.count, own / size, (unsigned char *)x->data + share.start * size);
+    at += share.count * size;
+  }
+  return KEDGE_OK;
+}
+
+kedge_status kedge__collective_together(kedge_comm *comm, const kedge_step *steps, uint32_t most,
+                                        uint32_t *done) {
+  traffic t = {0};
+  const uint32_t count = together(steps, most);
+  *done = 0;
+  if (count < 2 || alone(comm, group_of(steps))) return KEDGE_OK;
+  kedge_status status = traffic_init(&t, comm, group_of(steps));
+  uint64_t bytes = 0;
+  for (uint32_t r = 0; status == KEDGE_OK && r < t.size; r++) bytes += shares_bytes(steps, count, t.size, r);
+  if (status == KEDGE_OK && steps->op == KEDGE_OP_reduce_scatter)
+    bytes += t.size * shares_bytes(steps, count, t.size, t.rank);
+  unsigned char *memory = status == KEDGE_OK ? kedge_alloc(bytes + 1, 1) : NULL;
+  if (status == KEDGE_OK && !memory) status = KEDGE_ERR_MEMORY;
+  if (status == KEDGE_OK)
+    status = steps->op == KEDGE_OP_all_gather ? gather_together(comm, steps, count, &t, memory)
+                                              : reduce_together(comm, steps, count, &t, memory);
+  kedge_free(memory);
+  traffic_destroy(&t);
+  *done = count;
+  return status;
 }
 
 /* ---- Rows of experts
