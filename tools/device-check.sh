@@ -35,16 +35,15 @@ bundle() {
     shift 2
   done
   root=$(cd "$(dirname "$0")/.." && pwd)
-  shared=${KEDGE_SHARED:-$root/../shared}
   cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DKEDGE_CUDA=ON "-DKEDGE_CUDA_ARCHS=$arch" >/dev/null
   ninja -C "$build" kedge kedge-cuda test_sim test_sim_models >/dev/null
   folder=$(mktemp -d)
   trap 'rm -rf "$folder"' EXIT
   out=$folder/kedge-device-check
-  mkdir -p "$out/lib" "$out/shared/golden/tokenizer"
+  mkdir -p "$out/lib" "$out/tests/golden/tokenizer"
   cp "$root/tools/device-check.sh" "$root/tests/peers/device.py" "$out/"
   cp "$build/kedge" "$build/test_sim" "$build/test_sim_models" "$build/libkedge-cuda.so" "$out/"
-  cp -r "$shared/golden/tokenizer/tiny" "$out/shared/golden/tokenizer/"
+  cp -r "$root/tests/golden/tokenizer/tiny" "$out/tests/golden/tokenizer/"
   # The C library and its parts are the machine's own.
   for binary in "$build/kedge" "$build/test_sim" "$build/test_sim_models" "$build/libkedge-cuda.so"; do ldd "$binary"; done |
     awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
@@ -98,7 +97,7 @@ run() {
   blas=$(python3 -c 'import glob, sysconfig; p = sysconfig.get_paths()["purelib"]
 print(":".join(sorted({f.rsplit("/", 1)[0] for f in glob.glob(p + "/nvidia/**/libcublasLt.so*", recursive=True)})))' 2>/dev/null || true)
   export LD_LIBRARY_PATH="$here/lib:$blas:/usr/local/cuda/lib64:${LD_LIBRARY_PATH:-}"
-  export KEDGE_MODULES="$here" KEDGE_BIN="$here/kedge" KEDGE_SOURCE="$here" KEDGE_SHARED="$here/shared" OMP_WAIT_POLICY=passive
+  export KEDGE_MODULES="$here" KEDGE_BIN="$here/kedge" KEDGE_SOURCE="$here" OMP_WAIT_POLICY=passive
   card=$("$here/kedge" devices | sed -n 's/^cuda *//p' | tr -d '"\\')
   case $card in
     cuda\ *) ;;
