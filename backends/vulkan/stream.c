@@ -89,6 +89,7 @@ static kedge_status begin(vk_state *s, vk_slot *slot) {
   KEDGE_TRY(finish(s, slot));
   slot->args_used = slot->staging_used = 0;
   slot->recorded = 0;
+  slot->work = 0;
   VK_TRY(s, vkBeginCommandBuffer(slot->commands, &info), "recording");
   if (slot->ticks) {
     vkCmdResetQueryPool(slot->commands, slot->ticks, 0, 2);

@@ -170,6 +170,8 @@ static kedge_status vk_run(kedge_device *device, const kedge_step *steps, uint32
     KEDGE_TRY(depend(s, launch.slot, &steps[i]));
     kernels[steps[i].op]->run(&launch);
     if (launch.status != KEDGE_OK) return launch.status;
+    /* What is handed over together has an end, too: watchdogs count it as one. */
+    if (launch.slot->work > 4 * s->budget) KEDGE_TRY(kedge__vk_stream_submit(s));
   }
   KEDGE_TRY(kedge__vk_stream_submit(s));
   return kedge__vk_validation(s);
@@ -200,6 +202,7 @@ static void dispatch(vk_state *s, vk_slot *slot, const vk_pass *pass, uint64_t a
     vkCmdDispatch(slot->commands, wide, (uint32_t)vk_ceil(count, wide), 1);
     s->dispatches++;
     slot->recorded++;
+    slot->work += count * pass->work;
   }
 }
 

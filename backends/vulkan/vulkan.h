@@ -65,6 +65,7 @@ typedef struct vk_slot {
   uint64_t value; /* of the timeline when its commands are done; 0: never submitted */
   bool open, measured;
   uint32_t recorded; /* commands since it was opened */
+  uint64_t work;     /* operations of its dispatches */
 } vk_slot;
 
 /* For validation: a range that a command touched. */
