@@ -79,7 +79,7 @@ grep -q 'rank 1 of 2: host host-b' whole.log || { cat whole.log; exit 1; }
 
 run cut max_steps=1000000 save_steps=10 save_total_limit=2
 seconds=0
-until [ -d cut/checkpoint-10 ]; do
+until ls -d cut/checkpoint-*0 >/dev/null 2>&1; do
   seconds=$((seconds + 1))
   [ $seconds -lt 60 ] || { cat cut.log; exit 1; }
   sleep 1

@@ -220,10 +220,13 @@ static void hear_beats(void) {
 
 static void *listen_thread(void *unused) {
   const int first = world.rank ? 0 : 1, last = world.rank ? 1 : world.size;
-  double sent = 0;
+  double sent = 0, before = now();
   (void)unused;
   while (!heart.ending) {
     const double time = now();
+    /* A process that was itself stopped for a while cannot say who was silent. */
+    for (int r = first; r < last && time - before > heart.limit / 3; r++) heart.beats[r].heard = time;
+    before = time;
     if (time - sent >= BEAT_SECONDS) {
       for (int r = first; r < last; r++) send_beat(r);
       sent = time;
