@@ -214,6 +214,49 @@ static void a_failed_stage_is_tried_again(void **state) {
   same_cells("whole", "failed");
 }
 
+/* Results that could not be made again do not stand for what they no longer are. */
+static void results_of_another_age_are_dropped(void **state) {
+  (void)state;
+  const char *log = test_path(at("whole"), "logs/E8K2-b0-arithS-tiny-sft-s0.log");
+  test_remove(test_path(at("whole"), "done/E8K2-b0-arithS-tiny-sft-s0.json"));
+  test_remove(log);
+  test_make_folder(log);
+  test_kedge_expect("lab --preset micro --out whole", 1, "");
+  assert_false(test_exists(test_path(at("whole"), "cells/E8K2-b0-arithS-tiny-sft-s0.json")));
+  assert_int_equal(test_entries(test_path(at("whole"), "cells")), CELLS - 1);
+}
+
+/* Puts `value` for the text `key` in lab.json of the folder "begun"; NULL takes it out. */
+static void say_begun(const char *key, const char *value) {
+  size_t bytes;
+  char *text = test_read(test_path(at("begun"), "lab.json"), &bytes);
+  json_t *o = json_loadb(text, bytes, 0, NULL);
+  assert_true(json_is_string(json_object_get(o, key)));
+  if (value) json_object_set_new(o, key, json_string(value));
+  if (!value) json_object_del(o, key);
+  free(text);
+  text = json_dumps(o, 0);
+  test_write_text(test_path(at("begun"), "lab.json"), text);
+  free(text);
+  json_decref(o);
+}
+
+/* Numbers of other instructions, or of another build, are not mixed into a study. */
+static void numbers_of_two_kinds_are_not_mixed(void **state) {
+  (void)state;
+  size_t bytes;
+  char *text = test_read(test_path(at("whole"), "lab.json"), &bytes);
+  test_make_folder(at("begun"));
+  test_write_text(test_path(at("begun"), "lab.json"), text);
+  say_begun("isa", "cpu (abacus, 1 thread)");
+  test_kedge_expect("lab --preset micro --out begun", 2, "set KEDGE_ISA or choose another --out");
+  test_write_text(test_path(at("begun"), "lab.json"), text);
+  say_begun("program", "0123456789abcdef0123456789abcdef");
+  test_kedge_expect("lab --preset micro --out begun", 2, "another build of kedge");
+  free(text);
+  assert_int_equal(test_entries(at("begun")), 1);
+}
+
 static void refuses(void **state) {
   (void)state;
   test_kedge_expect("lab --preset huge", 2, "quick, standard or full");
@@ -239,6 +282,8 @@ int main(void) {
                                      cmocka_unit_test(what_was_changed_is_made_again),
                                      cmocka_unit_test(a_base_goes_on_from_its_checkpoint),
                                      cmocka_unit_test(a_failed_stage_is_tried_again),
-                                     cmocka_unit_test(refuses)};
+                                     cmocka_unit_test(refuses),
+                                     cmocka_unit_test(results_of_another_age_are_dropped),
+                                     cmocka_unit_test(numbers_of_two_kinds_are_not_mixed)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

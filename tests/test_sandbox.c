@@ -107,6 +107,20 @@ static void test_refusals(void **state) {
   refused("import os", "os.memfd_create('x')");
   refused("import os", "os.setpriority(os.PRIO_PROCESS, os.getppid(), 19)");
   refused("import resource, os", "resource.prlimit(os.getppid(), resource.RLIMIT_CORE, (0, 0))");
+  /* Limits can be read, but not set: root could raise them. */
+  assert_int_equal(run("import resource\n"
+                       "for f in (resource.setrlimit, lambda *a: resource.prlimit(0, *a)):\n"
+                       "  try: f(resource.RLIMIT_CORE, (0, 0))\n"
+                       "  except (PermissionError, ValueError): continue\n"
+                       "  raise SystemExit(1)"),
+                   KEDGE_SANDBOX_PASSED);
+  assert_int_equal(run("import resource\nassert resource.getrlimit(resource.RLIMIT_AS)[1] == 1 << 30"),
+                   KEDGE_SANDBOX_PASSED);
+  assert_int_equal(run("import resource\n"
+                       "try: resource.setrlimit(resource.RLIMIT_AS, (-1, -1))\n"
+                       "except (PermissionError, ValueError): pass\n"
+                       "x = bytearray(2 << 30)"),
+                   KEDGE_SANDBOX_FAILED);
   /* A fork bomb and threads fail at once. */
   assert_int_equal(run("import os\nwhile True: os.fork()"), KEDGE_SANDBOX_FAILED);
   assert_int_equal(run("import threading\nwhile True: threading.Thread(target=lambda: 0).start()"),

@@ -113,6 +113,7 @@ typedef struct lab {
   bool keep;
   lab_stage *stages;
   size_t count, capacity;
+  char program[KEDGE_HASH_TEXT]; /* of the program and its library; set by lab_folder */
 } lab;
 
 /* ---- lab_plan.c ---- */
@@ -124,13 +125,14 @@ void lab_destroy(lab *l);
 /* ---- lab_record.c ---- */
 
 /* Makes or checks the folder: lab.json and the configurations. ERR_ARGUMENT for a folder of other things,
- * ERR_MISMATCH for one of another study. */
-kedge_status lab_folder(const lab *l);
+ * ERR_MISMATCH for one of another study, or of this one by another build or on other instructions. */
+kedge_status lab_folder(lab *l);
 /* Looks whether a waiting stage can begin, or is finished: sets state, key and content. */
 kedge_status lab_look(lab *l, size_t index);
 /* Notes the end of a stage: its record, or a cell's file of results; the working folder is removed. */
 kedge_status lab_finish(lab *l, size_t index);
-/* Readies the working folder: emptied, but for a base that goes on from a checkpoint (*goes_on). */
+/* Readies the working folder: emptied, but for a base that goes on from a checkpoint (*goes_on). Earlier
+ * results of the stage are removed. ERR_MISMATCH where the program was replaced meanwhile. */
 kedge_status lab_begin(lab *l, size_t index, bool *goes_on);
 /* "<out>/<a>", or with b "<out>/<a>/<b>"; NULL without memory. */
 char *lab_path(const lab *l, const char *a, const char *b);

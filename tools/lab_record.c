@@ -6,6 +6,7 @@
 #include "tools/lab.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <ftw.h>
 #include <stdio.h>
@@ -84,25 +85,61 @@ static kedge_status must_be_empty(const char *path) {
                             path);
 }
 
-/* The same study but for when and where it was begun. */
+/* Hash of what computes: the program, and the library that it and its children load from the same place. A
+ * library that was replaced shows; a program that was does not, as children are started from this one. */
+static kedge_status hash_program(char text[KEDGE_HASH_TEXT]) {
+  char one[KEDGE_HASH_TEXT], other[KEDGE_HASH_TEXT] = "";
+  Dl_info info;
+  struct stat program, library;
+  KEDGE_TRY(kedge_hash_file("/proc/self/exe", one));
+  const bool found = dladdr((const void *)(uintptr_t)kedge_version, &info) && info.dli_fname;
+  if (found && !stat("/proc/self/exe", &program) && !stat(info.dli_fname, &library) &&
+      program.st_ino != library.st_ino)
+    KEDGE_TRY(kedge_hash_file(info.dli_fname, other));
+  kedge_hash *hash = kedge_hash_new();
+  if (!hash) return KEDGE_ERR_MEMORY;
+  kedge_hash_add_text(hash, one);
+  kedge_hash_add_text(hash, other);
+  kedge_hash_text(hash, text);
+  kedge_hash_free(hash);
+  return KEDGE_OK;
+}
+
+/* Cells of one study are pairs only if one program on one set of instructions made all of them. A study that
+ * does not say which program began it is taken as it is. */
+static kedge_status check_maker(const lab *l, const json_t *had, const json_t *is) {
+  const char *isa = json_string_value(json_object_get(had, "isa")),
+             *here = json_string_value(json_object_get(is, "isa")),
+             *program = json_string_value(json_object_get(had, "program"));
+  if (isa && here && strcmp(isa, here))
+    return kedge_fail(KEDGE_ERR_MISMATCH,
+                      "%s was begun on %.60s, here is %.60s: their numbers differ and are not mixed; set "
+                      "KEDGE_ISA or choose another --out",
+                      l->out, isa, here);
+  if (program && strcmp(program, l->program))
+    return kedge_fail(
+        KEDGE_ERR_MISMATCH,
+        "%s was begun by another build of kedge, whose numbers may differ: go on with that one, "
+        "choose another --out, or take \"program\" out of its lab.json if they compute the same",
+        l->out);
+  return KEDGE_OK;
+}
+
+/* The same study but for when it was begun. */
 static kedge_status check_study(const lab *l, const json_t *had, const json_t *is) {
+  static const char *const apart[] = {"created", "isa", "kedge_version", "program"};
   const char *key;
   json_t *value;
   json_object_foreach((json_t *)(uintptr_t)is, key, value) {
-    if (!strcmp(key, "created") || !strcmp(key, "isa") || !strcmp(key, "kedge_version")) continue;
-    if (json_equal(value, json_object_get(had, key))) continue;
+    bool other = false;
+    for (size_t i = 0; i < sizeof apart / sizeof *apart; i++) other = other || !strcmp(key, apart[i]);
+    if (other || json_equal(value, json_object_get(had, key))) continue;
     const char *preset = json_string_value(json_object_get(had, "preset"));
     return kedge_fail(KEDGE_ERR_MISMATCH,
                       "%s holds another study (preset %.40s; \"%s\" differs); choose another --out", l->out,
                       preset ? preset : "unknown", key);
   }
-  const char *isa = json_string_value(json_object_get(had, "isa")),
-             *here = json_string_value(json_object_get(is, "isa"));
-  if (isa && here && strcmp(isa, here))
-    fprintf(stderr,
-            "note: this study was begun on %.60s, here is %.60s: numbers may differ in their last bits\n",
-            isa, here);
-  return KEDGE_OK;
+  return check_maker(l, had, is);
 }
 
 static json_t *whole_description(const lab *l) {
@@ -116,6 +153,7 @@ static json_t *whole_description(const lab *l) {
   const bool open = kedge_device_open("cpu", &one, &device) == KEDGE_OK;
   if (o) json_object_set_new(o, "kedge_version", json_string(kedge_version()));
   if (o) json_object_set_new(o, "isa", json_string(open ? kedge_device_description(device) : "unknown"));
+  if (o) json_object_set_new(o, "program", json_string(l->program));
   if (o) json_object_set_new(o, "created", json_string(now));
   kedge_device_close(device);
   return o;
@@ -136,9 +174,10 @@ static kedge_status write_configs(const lab *l) {
   return KEDGE_OK;
 }
 
-kedge_status lab_folder(const lab *l) {
+kedge_status lab_folder(lab *l) {
   static const char *const folders[] = {"data", "bases",       "priors", "cells", "done",
                                         "logs", "communities", "audits", "work"};
+  KEDGE_TRY(hash_program(l->program));
   json_t *is = whole_description(l), *had = NULL;
   char *path = lab_path(l, "lab.json", NULL);
   kedge_status status = is && path ? kedge_folder_make(l->out) : KEDGE_ERR_MEMORY;
@@ -267,8 +306,27 @@ static kedge_status has_checkpoint(const lab_stage *s, const char *folder, bool 
   return status;
 }
 
+/* The results that stand where new ones will: were the stage to fail, a report would take them for its own.
+ */
+static kedge_status drop_results(const lab *l, const lab_stage *s) {
+  if (s->kind != LAB_CELL && s->kind != LAB_BASE_CELL) return KEDGE_OK;
+  char *path = lab_path(l, s->outputs[0], NULL);
+  const kedge_status status = path ? remove_tree(path) : KEDGE_ERR_MEMORY;
+  kedge_free(path);
+  return status;
+}
+
+static kedge_status check_program(const lab *l) {
+  char text[KEDGE_HASH_TEXT];
+  KEDGE_TRY(hash_program(text));
+  if (!strcmp(text, l->program)) return KEDGE_OK;
+  return kedge_fail(KEDGE_ERR_MISMATCH, "the library of kedge was replaced while the study ran");
+}
+
 kedge_status lab_begin(lab *l, size_t index, bool *goes_on) {
   lab_stage *s = &l->stages[index];
+  KEDGE_TRY(check_program(l));
+  KEDGE_TRY(drop_results(l, s));
   char *folder = working_folder(l, s), *key = folder ? kedge_path_join(folder, "key") : NULL;
   *goes_on = false;
   kedge_status status = key ? KEDGE_OK : KEDGE_ERR_MEMORY;
@@ -312,6 +370,7 @@ static kedge_status clear_away(const lab *l, const lab_stage *s) {
 
 kedge_status lab_finish(lab *l, size_t index) {
   lab_stage *s = &l->stages[index];
+  KEDGE_TRY(check_program(l)); /* as it ran in parts of another one else */
   if (s->kind == LAB_CELL || s->kind == LAB_BASE_CELL) KEDGE_TRY(write_cell(l, s));
   json_t *outputs = json_object();
   kedge_status status = make_content(l, s, outputs);

@@ -108,9 +108,23 @@ static size_t allow_reading(struct sock_filter *f, size_t at, uint32_t number, u
   return at;
 }
 
+/* Its own limits may be asked for, not set: root could raise them again. The new limit, the third argument,
+ * must be NULL in both halves. */
+static size_t allow_limits(struct sock_filter *f, size_t at) {
+  f[at++] = IF_EQUAL(SYS_prlimit64, 0, 8);
+  f[at++] = LOAD(ARGUMENT(0));
+  f[at++] = IF_EQUAL(0, 0, 5);
+  f[at++] = LOAD(ARGUMENT(2));
+  f[at++] = IF_EQUAL(0, 0, 3);
+  f[at++] = LOAD(ARGUMENT(2) + 4);
+  f[at++] = IF_EQUAL(0, 0, 1);
+  f[at++] = RETURN(yes);
+  f[at++] = RETURN(no);
+  return at;
+}
+
 static size_t make_filter(struct sock_filter *f) {
   static const uint32_t file_commands[] = {F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC};
-  static const uint32_t own[] = {0};
   size_t at = 0;
   f[at++] = LOAD(offsetof(struct seccomp_data, arch));
   f[at++] = IF_EQUAL(MACHINE, 1, 0);
@@ -122,7 +136,7 @@ static size_t make_filter(struct sock_filter *f) {
   }
   at = allow_values(f, at, SYS_ioctl, 1, requests, REQUESTS);
   at = allow_values(f, at, SYS_fcntl, 1, file_commands, sizeof file_commands / sizeof *file_commands);
-  at = allow_values(f, at, SYS_prlimit64, 0, own, 1);
+  at = allow_limits(f, at);
   at = allow_reading(f, at, SYS_openat, 2);
 #if defined(__x86_64__)
   at = allow_reading(f, at, SYS_open, 1);
