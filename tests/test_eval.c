@@ -421,6 +421,17 @@ static void test_leads(void **state) {
   }
 }
 
+/* A row whose completion has `words` words. */
+static void write_long(const char *name, unsigned words) {
+  char *text = malloc(2 * (size_t)words + 64), *at_end = text;
+  assert_non_null(text);
+  at_end += sprintf(at_end, "{\"prompt\": \"a\", \"completion\": \"");
+  for (unsigned i = 0; i < words; i++) at_end += sprintf(at_end, "a ");
+  sprintf(at_end, "\"}\n");
+  test_write_text(at(name), text);
+  free(text);
+}
+
 static void test_refusals(void **state) {
   (void)state;
   test_write_text(at("code.jsonl"),
@@ -429,6 +440,15 @@ static void test_refusals(void **state) {
   test_kedge_expect("eval --model base --suite code.jsonl --allow-code-execution --python no-such-one", 2,
                     "no interpreter");
   test_kedge_expect("eval --model base --suite suite.jsonl --repeats 2", 2, "at temperature 0");
+  write_long("long.jsonl", 20000);
+  char command[1024];
+  snprintf(command, sizeof command, "cd '%s'; '%s' eval --model base --suite long.jsonl 2>&1; echo \"is $?\"",
+           test_folder(), getenv("KEDGE_BIN") ? getenv("KEDGE_BIN") : "kedge");
+  test_run run = test_run_shell(command);
+  assert_non_null(
+      strstr(run.out, "item 0: its reference has 20002 tokens, and the model's context is 512\n"));
+  assert_non_null(strstr(run.out, "is 2\n"));
+  test_run_free(&run);
   test_kedge_expect("eval --model base --suite nowhere.jsonl", 2, "nowhere.jsonl");
   test_kedge_expect("eval --model base --suite suite.jsonl --template verse", 2, "verse");
   test_kedge_expect("eval --model base --suite suite.jsonl --choice lot", 2, "likelihood, letter or both");

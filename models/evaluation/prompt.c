@@ -198,8 +198,17 @@ kedge_status kedge_prompts_encode(const kedge_prompts *p, const kedge_item *item
     kedge_free(all);
     return status;
   }
-  if (p->longest && count > p->longest) {
-    const size_t over = count - p->longest;
+  const size_t answered = all_count - count;
+  size_t most = p->longest ? p->longest : SIZE_MAX;
+  if (p->positions && answered >= p->positions) {
+    kedge_free(all);
+    return kedge_fail(KEDGE_ERR_ARGUMENT,
+                      "item %.80s: its reference has %zu tokens, and the model's context is %u", item->id,
+                      answered, p->positions);
+  }
+  if (p->positions && p->positions - answered < most) most = p->positions - answered;
+  if (count > most) {
+    const size_t over = count - most;
     memmove(all, all + over, (all_count - over) * sizeof *all);
     count -= over;
     all_count -= over;
@@ -243,6 +252,7 @@ kedge_status kedge_prompts_init(kedge_prompts *p, const kedge_tokenizer *tokeniz
                                 const kedge_hf_config *config, kedge_eval_template template_of,
                                 const char *chat, uint32_t longest) {
   *p = (kedge_prompts){.tokenizer = tokenizer, .template_of = template_of, .longest = longest};
+  p->positions = config->max_position_embeddings;
   const kedge_id_list *list = config->generation_eos.count ? &config->generation_eos : &config->eos;
   for (uint32_t i = 0; i < list->count; i++) add_stop(p, list->ids[i]);
   add_stop(p, kedge_tokenizer_eos(tokenizer));

@@ -29,6 +29,7 @@ typedef struct kedge_prompts {
   const kedge_chat_template *chat; /* NULL: plain text */
   bool no_thinking;                /* answers open with an empty think block, where the template has them */
   uint32_t longest;                /* tokens of a prompt; what is over is cut off at its beginning */
+  uint32_t positions;              /* of the model, for a prompt and its reference; 0: any number */
   int32_t stops[KEDGE_MAX_STOPS];
   uint32_t stop_count;
 } kedge_prompts;
