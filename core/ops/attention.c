@@ -314,6 +314,8 @@ KEDGE_KERNEL(attention_grad) {
 #include "core/op.h"
 #include "tests/support/cases.h"
 
+#include <math.h>
+
 enum { MAX_TOKENS = 640 };
 
 /* rope: [T,H*d] at `offset` columns into wider rows (0 and no more columns: dense). */
@@ -323,7 +325,7 @@ static void rope_of(kedge_case *c, uint32_t tokens, kedge_rope_options options, 
   double inv_freq[64];
   uint32_t cols = options.heads * dim, half = dim / 2;
   for (uint32_t t = 0; t < tokens; t++) positions[t] = first + (int32_t)(t % 7) * 3;
-  for (uint32_t i = 0; i < half; i++) inv_freq[i] = 1.0 / (1 + 3 * i);
+  for (uint32_t i = 0; i < half; i++) inv_freq[i] = ldexp(1, -(int)i); /* angles of all sizes */
   kedge_value x = kedge_case_x(c, "x", 2, (uint32_t[]){tokens, cols + 2 * offset});
   if (offset) x = kedge_window(c->graph, x, offset, cols);
   kedge_value f = kedge_case_constant(c, "inv_freq", 1, &half, inv_freq);
