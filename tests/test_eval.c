@@ -450,6 +450,7 @@ static void test_refusals(void **state) {
   assert_non_null(strstr(run.out, "is 2\n"));
   test_run_free(&run);
   test_kedge_expect("eval --model base --suite nowhere.jsonl", 2, "nowhere.jsonl");
+  test_kedge_expect("eval --model base --suite suite.jsonl --router-hard", 2, "without --router-bias");
   test_kedge_expect("eval --model base --suite suite.jsonl --template verse", 2, "verse");
   test_kedge_expect("eval --model base --suite suite.jsonl --choice lot", 2, "likelihood, letter or both");
   test_write_text(at("other.jsonl"), "{\"instruction\": \"a\", \"output\": \"b\"}\n");

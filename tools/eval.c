@@ -172,6 +172,8 @@ static kedge_status read_steer(const eval_command *o, kedge_eval_steer *s, const
     return kedge_fail(KEDGE_ERR_ARGUMENT, "--experts-of and --router-bias exclude each other");
   if (o->rank && !o->experts_of)
     return kedge_fail(KEDGE_ERR_ARGUMENT, "--experts-rank has no meaning without --experts-of");
+  if (o->hard && !o->router_bias)
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "--router-hard has no meaning without --router-bias");
   KEDGE_TRY(find_word("--router-gates", o->gate_source, sources, 2, &source));
   KEDGE_TRY(find_word("--router-span", o->router_span, spans, 2, &span));
   s->rank = (uint32_t)o->rank;
