@@ -440,14 +440,21 @@ static void test_refusals(void **state) {
   test_kedge_expect("eval --model base --suite code.jsonl --allow-code-execution --python no-such-one", 2,
                     "no interpreter");
   test_kedge_expect("eval --model base --suite suite.jsonl --repeats 2", 2, "at temperature 0");
+  const char *none = "{\"prompt\": \"\", \"completion\": \" 1\"}\n";
+  test_write(at("none.jsonl"), none, strlen(none));
   write_long("long.jsonl", 20000);
   char command[1024];
-  snprintf(command, sizeof command, "cd '%s'; '%s' eval --model base --suite long.jsonl 2>&1; echo \"is $?\"",
+  snprintf(command, sizeof command,
+           "cd '%s'; '%s' eval --model base --suite long.jsonl 2>&1; echo \"is $?\"; \"$KEDGE_BIN\" eval "
+           "--model base --suite none.jsonl 2>&1; echo \"is $?\"",
            test_folder(), getenv("KEDGE_BIN") ? getenv("KEDGE_BIN") : "kedge");
   test_run run = test_run_shell(command);
   assert_non_null(
       strstr(run.out, "item 0: its reference has 20002 tokens, and the model's context is 512\n"));
-  assert_non_null(strstr(run.out, "is 2\n"));
+  assert_non_null(strstr(run.out, "item 0: its prompt has no token"));
+  const char *first = strstr(run.out, "is 2\n");
+  assert_non_null(first);
+  assert_non_null(strstr(first + 1, "is 2\n"));
   test_run_free(&run);
   test_kedge_expect("eval --model base --suite nowhere.jsonl", 2, "nowhere.jsonl");
   test_kedge_expect("eval --model base --suite suite.jsonl --router-hard", 2, "without --router-bias");

@@ -200,6 +200,11 @@ kedge_status kedge_prompts_encode(const kedge_prompts *p, const kedge_item *item
   }
   const size_t answered = all_count - count;
   size_t most = p->longest ? p->longest : SIZE_MAX;
+  if (!count) {
+    kedge_free(all);
+    return kedge_fail(KEDGE_ERR_ARGUMENT,
+                      "item %.80s: its prompt has no token, and the model has none to begin with", item->id);
+  }
   if (p->positions && answered >= p->positions) {
     kedge_free(all);
     return kedge_fail(KEDGE_ERR_ARGUMENT,
