@@ -42,13 +42,28 @@ kedge_status kedge__vk_fail(vk_state *s, VkResult result, const char *what) {
                     s->facts.name[0] ? " on " : "", s->facts.name, what, result_text(result), (int)result);
 }
 
+/* What a driver keeps until its library goes, a leak checker finds without an owner: such memory is not ours.
+ * The symbols are there in builds with one. */
+__attribute__((weak)) void __lsan_disable(void);
+__attribute__((weak)) void __lsan_enable(void);
+
+static void driver_begins(void) {
+  if (__lsan_disable) __lsan_disable();
+}
+
+static void driver_ends(void) {
+  if (__lsan_enable) __lsan_enable();
+}
+
 static kedge_status make_instance(vk_state *s) {
   const VkApplicationInfo app = {.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO,
                                  .pApplicationName = "kedge",
                                  .apiVersion = VK_API_VERSION_1_2};
   VkInstanceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO, .pApplicationInfo = &app};
   kedge__vk_validation_ask(s, &info);
+  driver_begins();
   VkResult result = vkCreateInstance(&info, NULL, &s->instance);
+  driver_ends();
   if (result == VK_SUCCESS) {
     kedge__vk_validation_listen(s);
     return KEDGE_OK;
@@ -183,7 +198,9 @@ static kedge_status make_device(vk_state *s) {
                                    .pQueueCreateInfos = &queue,
                                    .enabledExtensionCount = s->facts.resize_subgroup ? 1 : 0,
                                    .ppEnabledExtensionNames = &extension};
+  driver_begins();
   VkResult result = vkCreateDevice(s->physical, &info, NULL, &s->device);
+  driver_ends();
   if (result != VK_SUCCESS) {
     s->device = VK_NULL_HANDLE;
     return kedge__vk_fail(s, result, "opening the device");
@@ -235,7 +252,9 @@ static kedge_status choose(vk_state *s, const char *wanted) {
   VkPhysicalDevice all[16];
   uint32_t count = 16;
   int best = -1;
+  driver_begins();
   VkResult result = vkEnumeratePhysicalDevices(s->instance, &count, all);
+  driver_ends();
   if (result != VK_SUCCESS && result != VK_INCOMPLETE) return kedge__vk_fail(s, result, "listing devices");
   if (!count) return kedge_fail(KEDGE_ERR_DEVICE, "vulkan: there is no device");
   for (uint32_t i = 0; i < count; i++) {

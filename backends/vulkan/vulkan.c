@@ -136,7 +136,7 @@ static void write_record(const kedge_op_info *info, const kedge_step *step, vk_s
   unsigned char *at = slot->args_at + slot->args_used;
   uint64_t table = sizeof(vk_call) + 256;
   vk_call call = {.scratch = (uint64_t)(uintptr_t)step->call.scratch};
-  for (uint32_t i = 0; i < info->in_count; i++) {
+  for (uint32_t i = 0; i < KEDGE_MAX_IN && i < info->in_count; i++) {
     const kedge_tensor *t = &step->call.in[i];
     call.in[i] = (uint64_t)(uintptr_t)t->data;
     call.in_pitch[i] = t->pitch;
@@ -149,7 +149,7 @@ static void write_record(const kedge_op_info *info, const kedge_step *step, vk_s
       memcpy(at + table, &address, 8);
     }
   }
-  for (uint32_t i = 0; i < info->out_count; i++) {
+  for (uint32_t i = 0; i < KEDGE_MAX_OUT && i < info->out_count; i++) {
     call.out[i] = (uint64_t)(uintptr_t)step->call.out[i].data;
     call.out_bf16 |= (uint32_t)(step->call.out[i].dtype == KEDGE_BF16) << i;
   }
