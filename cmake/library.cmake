@@ -59,6 +59,7 @@ foreach(isa IN LISTS KEDGE_ISAS)
     KEDGE_REAL=float KEDGE_STORAGE_F32=1 KEDGE_BUILD=cpu_${isa}_f32)
   kedge_objects(kedge_cpu_${isa}_bf16 SOURCES ${KEDGE_CPU_KERNELS} OPTIONS ${cpu_options} ${isa_options_${isa}} DEFINES
     KEDGE_REAL=float KEDGE_STORAGE_BF16=1 KEDGE_BUILD=cpu_${isa}_bf16)
+  list(APPEND kernel_targets kedge_cpu_${isa}_f32 kedge_cpu_${isa}_bf16)
 endforeach()
 
 # Products of bf16 once more for the instruction sets that multiply bf16.
@@ -68,6 +69,13 @@ if("avx512" IN_LIST KEDGE_ISAS)
     DEFINES KEDGE_REAL=float KEDGE_STORAGE_BF16=1 KEDGE_BUILD=cpu_avx512bf16_bf16)
   kedge_objects(kedge_cpu_amx SOURCES ${KEDGE_CPU_PRODUCTS} OPTIONS ${cpu_options} ${isa_options_avx512}
     DEFINES KEDGE_REAL=float KEDGE_STORAGE_BF16=1 KEDGE_AMX=1 KEDGE_BUILD=cpu_amx_bf16)
+  list(APPEND kernel_targets kedge_cpu_avx512bf16 kedge_cpu_amx)
+endif()
+# Fuzz targets run no kernels, and Clang takes minutes for each file of vectors that it instruments.
+if(KEDGE_FUZZ)
+  foreach(target IN LISTS kernel_targets)
+    set_property(TARGET ${target} PROPERTY KEDGE_UNCHECKED ON)
+  endforeach()
 endif()
 
 foreach(kind SHARED STATIC)
