@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Running a study's stages in child processes, some at a time (lab.h). Where the study is killed the kernel
  * kills its children: what they had made is not recorded, and made again. */
+#include "tools/board.h"
 #include "tools/child.h"
 #include "tools/cli.h"
 #include "tools/interrupt.h"
@@ -11,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -21,9 +21,9 @@ enum { MAX_WORDS = 96 };
 
 typedef struct jobs {
   lab *l;
-  double began, shown;
+  board board;
   double expected, took; /* of stages that ended in this call: their weights, their seconds */
-  bool terminal, drawn, asked;
+  bool asked;            /* the children were told to stop */
   size_t failed;
 } jobs;
 
@@ -42,14 +42,8 @@ static char *log_path(const lab *l, const lab_stage *s) {
 /* ---- What is shown
  * ----------------------------------------------------------------------------------------------- */
 
-static void clear(jobs *j) {
-  if (j->drawn) fputs("\r\033[K", stderr);
-  j->drawn = false;
-}
-
 static void tell(jobs *j, const lab_stage *s, const char *what) {
-  clear(j);
-  fprintf(stderr, "[%zu/%zu] %s: %s\n", count(j->l, LAB_FINISHED), j->l->count, s->id, what);
+  board_tell(&j->board, count(j->l, LAB_FINISHED), j->l->count, s->id, what);
 }
 
 /* The part of a running stage that is done, as far as it tells: bases do. */
@@ -87,29 +81,18 @@ static double time_left(const jobs *j, double at) {
 }
 
 static void show(jobs *j, double at) {
-  char line[1024], text[24], more[24];
+  char text[24], more[24];
   const lab *l = j->l;
-  int used = snprintf(line, sizeof line, "%zu of %zu stages, %s, about %s left", count(l, LAB_FINISHED),
-                      l->count, cli_duration(at - j->began, text), cli_duration(time_left(j, at), more));
-  for (size_t i = 0, listed = 0; i < l->count && listed < 4; i++) {
-    unsigned long long done, total;
+  board_add(&j->board, "%zu of %zu stages, %s, about %s left", count(l, LAB_FINISHED), l->count,
+            cli_duration(at - j->board.began, text), cli_duration(time_left(j, at), more));
+  for (size_t i = 0; i < l->count; i++) {
     const lab_stage *s = &l->stages[i];
     if (s->state != LAB_RUNNING) continue;
-    used += snprintf(line + used, sizeof line - (size_t)used, "%s %.60s", listed++ ? "," : ":", s->id);
-    char *log = log_path(l, s);
-    if (s->kind == LAB_BASE && log && child_updates(log, &done, &total))
-      used += snprintf(line + used, sizeof line - (size_t)used, " %llu/%llu", done, total);
+    char *log = s->kind == LAB_BASE ? log_path(l, s) : NULL;
+    board_job(&j->board, s->id, log);
     kedge_free(log);
   }
-  struct winsize size;
-  int room = !ioctl(2, TIOCGWINSZ, &size) && size.ws_col > 10 ? size.ws_col - 8 : 72;
-  if (j->terminal)
-    fprintf(stderr, "\rlab: %.*s\033[K", room, line);
-  else
-    fprintf(stderr, "lab: %s\n", line);
-  fflush(stderr);
-  j->drawn = j->terminal;
-  j->shown = at;
+  board_draw(&j->board, at);
 }
 
 /* ---- A step
@@ -235,7 +218,7 @@ static kedge_status start_more(jobs *j) {
 }
 
 static void ask_to_stop(jobs *j) {
-  clear(j);
+  board_clear(&j->board);
   fprintf(stderr, "lab: stopping\n");
   for (size_t i = 0; i < j->l->count; i++)
     if (j->l->stages[i].state == LAB_RUNNING) kill(j->l->stages[i].process, SIGTERM);
@@ -257,11 +240,10 @@ static void announce(const jobs *j) {
 }
 
 kedge_status lab_go(lab *l, size_t *failed) {
-  const char *term = getenv("TERM");
-  jobs j = {.l = l, .terminal = isatty(2) && term && strcmp(term, "dumb")};
+  jobs j = {.l = l};
   kedge_status status = KEDGE_OK;
   bool changed = true;
-  j.began = j.shown = child_clock();
+  board_open(&j.board, "lab");
   signal(SIGCHLD, SIG_DFL); /* where it is ignored, no child can be waited for */
   interrupt_listen();
   for (size_t i = 0; status == KEDGE_OK && i < l->count; i++) status = lab_look(l, i);
@@ -271,11 +253,11 @@ kedge_status lab_go(lab *l, size_t *failed) {
     if (changed && !j.asked) status = start_more(&j);
     if (!count(l, LAB_RUNNING)) break;
     const double at = child_clock();
-    if (at - j.shown >= (j.terminal ? 1 : 30)) show(&j, at);
+    if (board_due(&j.board, at)) show(&j, at);
     nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     changed = reap(&j);
   }
-  clear(&j);
+  board_clear(&j.board);
   if (status != KEDGE_OK) end_all(l);
   KEDGE_TRY(status);
   *failed = j.failed;

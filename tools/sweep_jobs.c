@@ -4,6 +4,7 @@
  * the sweep itself is killed, the kernel asks them. */
 #include "models/checkpoint/atomic.h"
 #include "models/training/run_checkpoint.h"
+#include "tools/board.h"
 #include "tools/child.h"
 #include "tools/interrupt.h"
 #include "tools/sweep.h"
@@ -16,15 +17,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 typedef struct jobs {
   sweep *s;
-  double began, shown;
-  bool terminal, drawn, asked; /* asked: the children were told to stop */
+  board board;
+  bool asked; /* the children were told to stop */
   size_t failed, stopped;
   long threads; /* for each child; 0: as configured */
 } jobs;
@@ -38,15 +38,9 @@ static size_t count(const sweep *s, sweep_state state) {
 /* ---- What is shown
  * -------------------------------------------------------------------------------------------------- */
 
-static void clear(jobs *j) {
-  if (j->drawn) fputs("\r\033[K", stderr);
-  j->drawn = false;
-}
-
 /* A line about one run, with its place among all. */
 static void tell(jobs *j, const sweep_run *run, const char *what) {
-  clear(j);
-  fprintf(stderr, "[%zu/%zu] %s: %s\n", (size_t)(run - j->s->runs) + 1, j->s->run_count, run->name, what);
+  board_tell(&j->board, (size_t)(run - j->s->runs) + 1, j->s->run_count, run->name, what);
 }
 
 static double share_done(const sweep_run *run) {
@@ -65,47 +59,22 @@ static double time_left(const jobs *j, double at) {
     if (run->state == SWEEP_RUNNING) left += 1 - share;
     if (run->state == SWEEP_WAITING) left += 1;
   }
-  return made > 0 ? (at - j->began) * left / made : -1;
-}
-
-static void put(char *line, size_t size, const char *text) {
-  size_t used = strlen(line);
-  snprintf(line + used, size - used, "%s", text);
+  return made > 0 ? (at - j->board.began) * left / made : -1;
 }
 
 /* "sweep: 3 of 12 finished, 2 running, 1h 02m, 3h 10m left: NAME 120/782, NAME 80/782". */
 static void show(jobs *j, double at) {
-  char line[1024], part[256], text[24];
+  char text[24];
   const sweep *s = j->s;
-  const size_t running = count(s, SWEEP_RUNNING), failed = j->failed;
-  snprintf(line, sizeof line, "%zu of %zu finished", count(s, SWEEP_FINISHED), s->run_count);
-  snprintf(part, sizeof part, ", %zu failed", failed);
-  if (failed) put(line, sizeof line, part);
-  snprintf(part, sizeof part, ", %zu running", running);
-  put(line, sizeof line, part);
-  snprintf(part, sizeof part, ", %s", cli_duration(at - j->began, text));
-  put(line, sizeof line, part);
   const double left = time_left(j, at);
-  snprintf(part, sizeof part, ", %s left", cli_duration(left, text));
-  if (left >= 0) put(line, sizeof line, part);
-  for (size_t i = 0, listed = 0; i < s->run_count && listed < 4; i++) {
-    unsigned long long done, total;
-    if (s->runs[i].state != SWEEP_RUNNING) continue;
-    snprintf(part, sizeof part, "%s %s", listed++ ? "," : ":", s->runs[i].name);
-    put(line, sizeof line, part);
-    if (!child_updates(s->runs[i].log, &done, &total)) continue;
-    snprintf(part, sizeof part, " %llu/%llu", done, total);
-    put(line, sizeof line, part);
-  }
-  struct winsize size;
-  int room = !ioctl(2, TIOCGWINSZ, &size) && size.ws_col > 10 ? size.ws_col - 8 : 72;
-  if (j->terminal)
-    fprintf(stderr, "\rsweep: %.*s\033[K", room, line);
-  else
-    fprintf(stderr, "sweep: %s\n", line);
-  fflush(stderr);
-  j->drawn = j->terminal;
-  j->shown = at;
+  board *b = &j->board;
+  board_add(b, "%zu of %zu finished", count(s, SWEEP_FINISHED), s->run_count);
+  if (j->failed) board_add(b, ", %zu failed", j->failed);
+  board_add(b, ", %zu running, %s", count(s, SWEEP_RUNNING), cli_duration(at - b->began, text));
+  if (left >= 0) board_add(b, ", %s left", cli_duration(left, text));
+  for (size_t i = 0; i < s->run_count; i++)
+    if (s->runs[i].state == SWEEP_RUNNING) board_job(b, s->runs[i].name, s->runs[i].log);
+  board_draw(b, at);
 }
 
 /* ---- A child
@@ -229,7 +198,7 @@ static void start_more(jobs *j) {
 }
 
 static void ask_to_stop(jobs *j) {
-  clear(j);
+  board_clear(&j->board);
   fprintf(stderr, "sweep: stopping; each run saves a checkpoint first\n");
   for (size_t i = 0; i < j->s->run_count; i++)
     if (j->s->runs[i].state == SWEEP_RUNNING) kill(j->s->runs[i].process, SIGTERM);
@@ -251,9 +220,8 @@ static void announce(const jobs *j) {
 }
 
 kedge_status sweep_go(sweep *s, size_t *failed) {
-  const char *term = getenv("TERM");
-  jobs j = {.s = s, .threads = threads_each(s), .terminal = isatty(2) && term && strcmp(term, "dumb")};
-  j.began = j.shown = child_clock();
+  jobs j = {.s = s, .threads = threads_each(s)};
+  board_open(&j.board, "sweep");
   signal(SIGCHLD, SIG_DFL); /* where it is ignored, no child can be waited for */
   interrupt_listen();
   announce(&j);
@@ -264,10 +232,10 @@ kedge_status sweep_go(sweep *s, size_t *failed) {
     const size_t running = count(s, SWEEP_RUNNING);
     if (!running && (j.asked || !count(s, SWEEP_WAITING))) break;
     const double at = child_clock();
-    if (at - j.shown >= (j.terminal ? 1 : 30)) show(&j, at);
+    if (board_due(&j.board, at)) show(&j, at);
     nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
   }
-  clear(&j);
+  board_clear(&j.board);
   *failed = j.failed + (j.asked ? 0 : j.stopped);
   if (j.asked)
     return kedge_fail(KEDGE_ERR_INTERRUPTED,
