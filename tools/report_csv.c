@@ -150,8 +150,7 @@ static void add_scores(report_page *page) {
 static void add_cells(report_page *page) {
   const kedge_study *s = page->study;
   static const char *const texts[] = {"cell", "size", "arm", "split", "condition"};
-  static const char *const numbers[] = {"base",       "seed",          "steps",  "tokens",
-                                        "final_loss", "train_seconds", "seconds"};
+  static const char *const numbers[] = {"base", "seed", "steps", "final_loss", "train_seconds", "seconds"};
   static const char *const hashes[] = {"hash_base", "hash_prior", "hash_data", "hash_model", "hash_config"};
   report_table t;
   report_table_begin(&t, "cells");
@@ -170,8 +169,7 @@ static void add_cells(report_page *page) {
     report_table_text(&t, "%s", base ? "" : s->shifts.at[c->shift]);
     report_table_text(&t, "%s", base ? "base" : s->conditions[c->condition].name);
     const double values[] = {
-        c->base,   base ? (double)NAN : c->seed, c->steps, c->tokens, c->final_loss, c->train_seconds,
-        c->seconds};
+        c->base, base ? (double)NAN : c->seed, c->steps, c->final_loss, c->train_seconds, c->seconds};
     for (size_t k = 0; k < sizeof values / sizeof *values; k++) report_table_number(&t, values[k]);
     for (size_t h = 0; h < KEDGE_STUDY_HASHES; h++)
       report_table_text(&t, "%s", c->hashes[h] ? c->hashes[h] : "");

@@ -232,7 +232,6 @@ static kedge_status read_train(const reader *r, const json_t *root) {
   kedge_study_cell *cell = r->cell;
   KEDGE_TRY(kedge__study_object(root, "train", r->path, &train));
   KEDGE_TRY(kedge__study_number(train, "steps", r->path, &cell->steps));
-  KEDGE_TRY(kedge__study_number(train, "tokens", r->path, &cell->tokens));
   KEDGE_TRY(kedge__study_number(train, "final_loss", r->path, &cell->final_loss));
   KEDGE_TRY(kedge__study_number(train, "seconds_cpu", r->path, &cell->train_seconds));
   KEDGE_TRY(kedge__study_object(train, "curve", r->path, &curve));
@@ -355,7 +354,7 @@ static kedge_status read_root(const reader *r, const json_t *root, bool *known) 
 kedge_status kedge__study_cell_read(kedge_study *study, const char *path, kedge_study_cell *cell,
                                     bool *known) {
   json_t *root;
-  *cell = (kedge_study_cell){.seconds = NAN, .steps = NAN, .tokens = NAN, .final_loss = NAN};
+  *cell = (kedge_study_cell){.seconds = NAN, .steps = NAN, .final_loss = NAN};
   for (int i = 0; i < KEDGE_ROUTINGS; i++) cell->routing[i] = NAN;
   for (int i = 0; i < 2; i++) cell->nmi[i] = cell->ceiling[i] = cell->floor[i] = NAN;
   cell->train_seconds = NAN;

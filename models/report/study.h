@@ -59,7 +59,7 @@ typedef struct kedge_study_cell {
   uint32_t score_count;
   double routing[KEDGE_ROUTINGS];      /* the file's own means, NaN: absent */
   double nmi[2], ceiling[2], floor[2]; /* at rho .10 and .20 */
-  double steps, tokens, final_loss, train_seconds, seconds;
+  double steps, final_loss, train_seconds, seconds;
   double *curve_step, *curve_loss;
   uint32_t curve_count;
   bool audited; /* of a base: the audit's answers are known */
