@@ -89,14 +89,8 @@ if(build_cuda)
     list(APPEND targets -gencode arch=compute_${arch},code=sm_${arch})
     list(APPEND KEDGE_GPU_TARGETS_cuda sm_${arch})
   endforeach()
-  set(defines)
-  if(EXISTS ${cuda_root}/include/cublasLt.h)
-    set(defines KEDGE_GPU_CUBLASLT=1)
-  else()
-    message(STATUS "Module cuda without cuBLASLt: no cublasLt.h here")
-  endif()
   kedge_gpu_module(cuda CUDA ${KEDGE_NVCC} -std=c++17 -O3 --extended-lambda -Xptxas -v -Xcompiler -fPIC,-Wall,-Wno-unused-function
-    -Werror all-warnings ${targets} DEFINES ${defines} INCLUDE ${cuda_root}/include LIBRARIES ${KEDGE_CUDART} rt pthread dl)
+    -Werror all-warnings ${targets} INCLUDE ${cuda_root}/include LIBRARIES ${KEDGE_CUDART} rt pthread dl)
   message(STATUS "Module cuda for sm ${archs}")
 endif()
 
@@ -119,6 +113,6 @@ if(build_hip)
   endforeach()
   kedge_gpu_module(hip HIP ${KEDGE_HIPCC} -x hip -std=c++17 -O3 -fPIC -Wall -Wno-unused-function -Werror -g1
     -Rpass-analysis=kernel-resource-usage ${targets} DEFINES __HIP_PLATFORM_AMD__=1 INCLUDE ${KEDGE_HIP_INCLUDE}
-    LIBRARIES ${KEDGE_AMDHIP})
+    LIBRARIES ${KEDGE_AMDHIP} dl)
   message(STATUS "Module hip for ${KEDGE_HIP_ARCHS}")
 endif()

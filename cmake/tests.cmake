@@ -70,6 +70,15 @@ if(TARGET kedge-sim)
   target_compile_options(kedge_sim_faults PRIVATE ${sim_options})
   target_link_libraries(test_sim_faults PRIVATE kedge_sim_faults $<TARGET_OBJECTS:kedge_sim_scheduler>)
   set_target_properties(test_sim_faults PROPERTIES LINKER_LANGUAGE CXX)
+  # The vendors' dense products under their names, on the host.
+  foreach(vendor cublaslt hipblaslt)
+    string(TOUPPER ${vendor} name)
+    add_library(kedge_test_${vendor} MODULE tests/blas_double.c)
+    target_link_libraries(kedge_test_${vendor} PRIVATE kedge_flags)
+    target_compile_definitions(test_sim_blas PRIVATE KEDGE_TEST_${name}="$<TARGET_FILE:kedge_test_${vendor}>")
+    add_dependencies(test_sim_blas kedge_test_${vendor} kedge-sim)
+  endforeach()
+  target_compile_definitions(kedge_test_hipblaslt PRIVATE BLAS_HIP=1)
 endif()
 
 # Every kernel of every module of a vendor, for every target.

@@ -61,7 +61,7 @@ static kedge_status open_parts(kedge_device *device, gpu_state *g) {
   g->staging = staging;
   KEDGE_TRY(gpu__check(device, GPU(EventCreate)(&g->start), "an event"));
   KEDGE_TRY(gpu__check(device, GPU(EventCreate)(&g->end), "an event"));
-  return g->settings.blas ? gpu__blas_open(device, &g->blas) : KEDGE_OK;
+  return g->settings.blas ? gpu__blas_open(device, &g->settings, &g->blas) : KEDGE_OK;
 }
 
 static kedge_status gpu_open(const kedge_open_options *options, kedge_device *device) {

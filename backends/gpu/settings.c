@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Reads what follows the colon in a device's name (state.h): "key=value", with commas between. */
+#include "backends/gpu/blas_vendors.h"
 #include "backends/gpu/state.h"
 
 #include <stdlib.h>
@@ -39,6 +40,11 @@ static bool read_one(gpu_settings *s, const char *key, size_t key_length, const 
     s->sim.plain = is(value, length, "plain");
     return s->sim.plain || is(value, length, "tiles");
   }
+  if (is(key, key_length, "blas")) {
+    s->blas_vendor = is(value, length, "hipblaslt") ? BLAS_HIPBLASLT : BLAS_CUBLASLT;
+    s->blas = is(value, length, "cublaslt") || is(value, length, "hipblaslt");
+    return s->blas || is(value, length, "0");
+  }
   for (int i = 0; i < 3; i++)
     if (is(key, key_length, "order") && is(value, length, orders[i])) {
       s->sim.order = (sim_order)i;
@@ -47,7 +53,12 @@ static bool read_one(gpu_settings *s, const char *key, size_t key_length, const 
   return false;
 }
 #else
-static const gpu_settings defaults = {.blas = true, .graphs = true, .device = GPU_DEVICE_ANY};
+static const gpu_settings defaults = {.blas = true,
+                                      .graphs = true,
+#if defined(KEDGE_GPU_HIP)
+                                      .blas_vendor = BLAS_HIPBLASLT,
+#endif
+                                      .device = GPU_DEVICE_ANY};
 
 static bool read_flag(const char *value, size_t length, bool *out) {
   uint32_t n = 0;

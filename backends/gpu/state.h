@@ -8,6 +8,7 @@
 /* What may follow a device's name: "cuda:device=1,blas=0", "sim:wave=64,order=random". */
 typedef struct gpu_settings {
   bool blas, graphs;
+  int blas_vendor; /* whose names the library has (blas_vendors.h) */
   uint32_t device; /* GPU_DEVICE_ANY: not said */
 #if defined(KEDGE_GPU_SIM)
   sim_settings sim;
@@ -17,7 +18,9 @@ typedef struct gpu_settings {
 #if defined(KEDGE_GPU_SIM)
 #define GPU_HOST_MEMORY true
 #define GPU_HAS_GRAPHS  0
-#define GPU_SETTINGS    "wave=32|64, order=forward|reverse|random, seed, processors, products=tiles|plain"
+#define GPU_SETTINGS                                                                                         \
+  "wave=32|64, order=forward|reverse|random, seed, processors, products=tiles|plain, "                       \
+  "blas=0|cublaslt|hipblaslt"
 #else
 #define GPU_HOST_MEMORY false
 #define GPU_HAS_GRAPHS  1
@@ -55,8 +58,9 @@ kedge_status gpu__launch(kedge_device *device, const kedge_step *steps, uint32_t
 /* The same, through a captured graph where the steps have run before. */
 kedge_status gpu__replay(kedge_device *device, const kedge_step *steps, uint32_t count);
 void gpu__replay_drop(gpu_state *g);
-/* The vendor's library for dense products; *blas stays NULL where it is not installed. */
-kedge_status gpu__blas_open(kedge_device *device, gpu_blas **blas);
+/* The vendor's library for dense products; *blas stays NULL where it is not installed. One that the
+ * environment names must be there. */
+kedge_status gpu__blas_open(kedge_device *device, const gpu_settings *settings, gpu_blas **blas);
 void gpu__blas_close(gpu_blas *blas);
 
 #endif
