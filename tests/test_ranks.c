@@ -387,7 +387,7 @@ static void test_refusals(void **state) {
   ranks_expect(2, 2, "expert_parallel", "train run.yaml output_dir=no expert_parallel=3");
   ranks_expect(1, 2, "expert_parallel", "train run.yaml output_dir=no expert_parallel=2");
   ranks_expect(2, 2, "global_batch_size", "train run.yaml output_dir=no global_batch_size=7");
-  ranks_expect(2, 2, "this command is for one", "probe --base base --post base --data train.jsonl");
+  ranks_expect(2, 2, "this command is for one", "generate --model base --prompt a");
   assert_false(test_exists(test_path(test_folder(), "no")));
 }
 

@@ -9,6 +9,7 @@
 #include "tools/interrupt.h"
 #include "tools/probe_inputs.h"
 #include "tools/progress.h"
+#include "tools/ranks.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -125,24 +126,35 @@ static void tell_cut(const settings *s, const probe_inputs *in) {
   }
 }
 
-static kedge_status audit(const settings *s) {
-  kedge_community_options how;
-  kedge_audit_bias bias;
-  kedge_audit a = {0};
-  probe_inputs in;
+static kedge_status begin(const settings *s, kedge_community_options *how, kedge_audit_bias *bias) {
   KEDGE_TRY(check(s));
-  KEDGE_TRY(settle(s, &how));
-  KEDGE_TRY(find_bias(s->inputs.base, &bias));
-  kedge_status status = probe_inputs_read(&s->inputs, &in);
-  if (status == KEDGE_OK) {
-    tell_cut(s, &in);
-    status = measure(&in, &how, &a);
-  }
+  KEDGE_TRY(settle(s, how));
+  return find_bias(s->inputs.base, bias);
+}
+
+/* What the first rank does alone while the others wait. */
+static kedge_status judge(const settings *s, const probe_inputs *in, const kedge_community_options *how,
+                          kedge_audit_bias bias) {
+  kedge_audit a = {0};
+  tell_cut(s, in);
+  kedge_status status = measure(in, how, &a);
   if (status == KEDGE_OK) {
     kedge_audit_judge(&a, bias);
     status = report(s, &a);
   }
   kedge_audit_destroy(&a);
+  return status;
+}
+
+static kedge_status audit(const settings *s) {
+  kedge_comm *comm = s->inputs.comm;
+  kedge_community_options how;
+  kedge_audit_bias bias = KEDGE_AUDIT_BIAS_UNKNOWN;
+  probe_inputs in;
+  KEDGE_TRY(kedge_comm_agree(comm, begin(s, &how, &bias)));
+  kedge_status status = probe_inputs_read(&s->inputs, &in);
+  if (status == KEDGE_OK)
+    status = kedge_comm_agree(comm, ranks_leads(comm) ? judge(s, &in, &how, bias) : KEDGE_OK);
   probe_inputs_destroy(&in);
   return status;
 }
@@ -152,7 +164,8 @@ static kedge_status audit(const settings *s) {
   "interventions\nhave something to act on, and what to beware of: sharpness against what chance alone "     \
   "gives, modularity against null\ngraphs, two halves of the tokens against permuted labels, dead experts, " \
   "ties, and what a prior's clip would touch.\nA routing trace does in place of the model. The exit status " \
-  "is 0 whatever the verdicts are."
+  "is 0 whatever the verdicts are.\nRanks that mpirun or srun starts share the data; the report has the "    \
+  "same bits."
 
 int command_audit(int argc, char **argv) {
   settings s = {.inputs = {.tracing = TRACING_DEFAULTS},
@@ -215,11 +228,16 @@ int command_audit(int argc, char **argv) {
   int32_t *numbers = NULL;
   t->logits = !s.no_logits;
   s.inputs.import.experts = (uint32_t)s.experts;
-  kedge_status status = kedge_trace_form_parse(s.format, &s.inputs.import.form);
+  kedge_comm **comm = &s.inputs.comm;
+  kedge_status status = ranks_open("audit", true, comm);
+  if (status == KEDGE_OK) status = ranks_same_arguments(*comm, argc, argv);
+  if (status == KEDGE_OK)
+    status = kedge_comm_agree(*comm, kedge_trace_form_parse(s.format, &s.inputs.import.form));
   if (status == KEDGE_OK && s.layers)
-    status = kedge_trace_layers_parse(s.layers, &numbers, &s.inputs.import.layer_count);
+    status =
+        kedge_comm_agree(*comm, kedge_trace_layers_parse(s.layers, &numbers, &s.inputs.import.layer_count));
   s.inputs.import.layers = numbers;
   if (status == KEDGE_OK) status = audit(&s);
   kedge_free(numbers);
-  return cli_finish("audit", status);
+  return ranks_finish("audit", *comm, status);
 }

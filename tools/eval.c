@@ -8,6 +8,7 @@
 #include "tools/inputs.h"
 #include "tools/interrupt.h"
 #include "tools/progress.h"
+#include "tools/ranks.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -200,8 +201,21 @@ static kedge_status open_steer(const eval_command *o, const kedge_model *model, 
   return KEDGE_OK;
 }
 
-static kedge_status evaluate(const eval_command *o, kedge_eval_options *e, const kedge_model *model,
-                             const kedge_tokenizer *tokenizer) {
+/* The results, told by the rank that has them. */
+static kedge_status report(const eval_command *o, const kedge_eval_summary *s) {
+  kedge_status status = KEDGE_OK;
+  if (s->resumed)
+    fprintf(stderr, "eval: %llu of %llu samples were there from an earlier run\n",
+            (unsigned long long)s->resumed, (unsigned long long)s->samples);
+  if (!o->json || strcmp(o->json, "-")) print_table(s);
+  if (o->json) status = write_json(o->json, s);
+  fflush(stdout);
+  if (ferror(stdout)) status = kedge_fail(KEDGE_ERR_IO, "standard output: writing failed");
+  return status;
+}
+
+static kedge_status evaluate(const eval_command *o, kedge_comm *comm, kedge_eval_options *e,
+                             const kedge_model *model, const kedge_tokenizer *tokenizer) {
   kedge_eval_summary summary;
   progress bar;
   progress_init(&bar, stderr, "eval", "samples", 0, 0);
@@ -210,50 +224,50 @@ static kedge_status evaluate(const eval_command *o, kedge_eval_options *e, const
   e->progress = advanced;
   kedge_status status = kedge_evaluate(model, tokenizer, e, &summary);
   progress_clear(&bar);
-  if (status == KEDGE_OK) {
-    if (summary.resumed)
-      fprintf(stderr, "eval: %llu of %llu samples were there from an earlier run\n",
-              (unsigned long long)summary.resumed, (unsigned long long)summary.samples);
-    if (!o->json || strcmp(o->json, "-")) print_table(&summary);
-    if (o->json) status = write_json(o->json, &summary);
-    fflush(stdout);
-    if (ferror(stdout)) status = kedge_fail(KEDGE_ERR_IO, "standard output: writing failed");
-  }
+  if (status == KEDGE_OK) status = kedge_comm_agree(comm, ranks_leads(comm) ? report(o, &summary) : KEDGE_OK);
   kedge_eval_summary_destroy(&summary);
   return status;
 }
 
-static kedge_status run(const eval_command *o) {
+/* What is opened. */
+typedef struct opened {
   kedge_hf_config config;
-  kedge_device *device = NULL;
-  kedge_model *model = NULL, *base = NULL;
-  kedge_eval_steer steer = {0};
-  kedge_tokenizer *tokenizer = NULL;
-  kedge_sandbox sandbox = {0};
-  kedge_eval_options e = {0};
-  kedge_dtype dtype;
+  kedge_device *device;
+  kedge_model *model, *base;
+  kedge_eval_steer steer;
+  kedge_tokenizer *tokenizer;
+  kedge_sandbox sandbox;
+} opened;
+
+static kedge_status open_all(const eval_command *o, kedge_comm *comm, kedge_eval_options *e, opened *own) {
   const kedge_open_options open = {.threads = (uint32_t)o->threads, .rowwise = true};
-  KEDGE_TRY(read_options(o, &e));
-  KEDGE_TRY(kedge_hf_config_load(o->model, &config));
-  interrupt_listen();
-  kedge_status status = input_dtype(o->dtype, &config, &dtype);
-  if (status == KEDGE_OK && o->allow_code) status = kedge_sandbox_open(&sandbox, o->python);
+  kedge_model_how how = {.map = true, .options = o->model_options};
+  KEDGE_TRY(read_options(o, e));
+  KEDGE_TRY(kedge_hf_config_load(o->model, &own->config));
+  KEDGE_TRY(input_dtype(o->dtype, &own->config, &how.dtype));
   if (o->allow_code) {
-    sandbox.seconds = o->code_seconds;
-    e.sandbox = &sandbox;
+    KEDGE_TRY(kedge_sandbox_open(&own->sandbox, o->python));
+    own->sandbox.seconds = o->code_seconds;
+    e->sandbox = &own->sandbox;
   }
-  if (status == KEDGE_OK) status = kedge_tokenizer_open(o->model, NULL, &tokenizer);
-  if (status == KEDGE_OK) status = input_device_open(o->backend, &open, &device);
-  const kedge_model_how how = {.dtype = dtype, .map = true, .options = o->model_options};
-  if (status == KEDGE_OK) status = kedge_model_open(device, o->model, &how, &model);
-  if (status == KEDGE_OK) status = open_steer(o, model, &steer, &base, &e);
-  if (status == KEDGE_OK) status = evaluate(o, &e, model, tokenizer);
-  kedge_model_free(base);
-  kedge_model_free(model);
-  kedge_device_close(device);
-  kedge_tokenizer_free(tokenizer);
-  kedge_sandbox_close(&sandbox);
-  kedge_hf_config_destroy(&config);
+  KEDGE_TRY(kedge_tokenizer_open(o->model, NULL, &own->tokenizer));
+  KEDGE_TRY(ranks_device(comm, o->backend, &open, &own->device));
+  KEDGE_TRY(kedge_model_open(own->device, o->model, &how, &own->model));
+  return open_steer(o, own->model, &own->steer, &own->base, e);
+}
+
+static kedge_status run(const eval_command *o, kedge_comm *comm) {
+  kedge_eval_options e = {0};
+  opened own = {0};
+  interrupt_listen();
+  kedge_status status = kedge_comm_agree(comm, open_all(o, comm, &e, &own));
+  if (status == KEDGE_OK) status = evaluate(o, comm, &e, own.model, own.tokenizer);
+  kedge_model_free(own.base);
+  kedge_model_free(own.model);
+  kedge_device_close(own.device);
+  kedge_tokenizer_free(own.tokenizer);
+  kedge_sandbox_close(&own.sandbox);
+  kedge_hf_config_destroy(&own.config);
   return status;
 }
 
@@ -343,7 +357,8 @@ int command_eval(int argc, char **argv) {
       .summary =
           "Lets a model answer questions and prints the share of right answers by domain and split.\n"
           "Reads Kedge's own rows (prompt, completion, and answer, choices, domain, split where they are\n"
-          "there) and GSM8K, SVAMP, BBH, MMLU, MBPP and HumanEval as published, also with .gz.",
+          "there) and GSM8K, SVAMP, BBH, MMLU, MBPP and HumanEval as published, also with .gz.\n"
+          "Ranks that mpirun or srun starts share the questions; results and files have the same bits.",
       .options = options,
       .option_count = sizeof options / sizeof *options,
       .most = CLI_MAX_ARGUMENTS,
@@ -356,5 +371,9 @@ int command_eval(int argc, char **argv) {
   if (!cli_parse(&spec, argc, argv, &arguments, &code)) return code;
   for (size_t i = 0; i < arguments.count && o.suites.count < CLI_MAX_ARGUMENTS; i++)
     o.suites.items[o.suites.count++] = arguments.items[i];
-  return cli_finish("eval", run(&o));
+  kedge_comm *comm = NULL;
+  kedge_status status = ranks_open("eval", true, &comm);
+  if (status == KEDGE_OK) status = ranks_same_arguments(comm, argc, argv);
+  if (status == KEDGE_OK) status = run(&o, comm);
+  return ranks_finish("eval", comm, status);
 }

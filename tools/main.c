@@ -60,7 +60,8 @@ static int unknown(const char *name) {
 
 /* Commands that several ranks share, and those that write nothing. */
 static bool shares_ranks(const char *name) {
-  static const char *const names[] = {"train", "prior", "trace", "plan", "info", "devices", "ops"};
+  static const char *const names[] = {"train", "prior", "trace", "probe",   "audit",
+                                      "eval",  "plan",  "info",  "devices", "ops"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
     if (!strcmp(names[i], name)) return true;
   return false;
@@ -90,8 +91,8 @@ static int dispatch(int argc, char **argv) {
   if (!chosen) return unknown(name);
   if (!help && !shares_ranks(name) && kedge_comm_launched() > 1) {
     fprintf(stderr,
-            "kedge %s: %u processes were launched, but this command is for one; train, prior and trace share "
-            "ranks\n",
+            "kedge %s: %u processes were launched, but this command is for one; train, prior, trace, probe, "
+            "audit and eval share ranks\n",
             name, kedge_comm_launched());
     return 2;
   }

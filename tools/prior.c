@@ -48,13 +48,14 @@ typedef struct opened {
   kedge_prior_identity identity;
 } opened;
 
-static kedge_status open_all(const kedge_config *config, const settings *s, opened *o) {
+static kedge_status open_all(const kedge_config *config, const settings *s, kedge_comm *comm, opened *o) {
+  const kedge_open_options open = {.threads = (uint32_t)config->threads};
   kedge_dtype dtype;
   KEDGE_TRY(kedge_config_require(config, "model_name_or_path,dataset"));
   KEDGE_TRY(kedge_setup_dtype(config, &dtype));
   KEDGE_TRY(kedge_setup_data(config, &config->dataset, note, NULL, &o->tokenizer, &o->data));
   KEDGE_TRY(spare_inputs(config, s->out));
-  KEDGE_TRY(input_device(config->backend, config->threads, &o->device));
+  KEDGE_TRY(ranks_device(comm, config->backend, &open, &o->device));
   const kedge_model_how how = {.dtype = dtype, .map = true, .options = config->model_options};
   KEDGE_TRY(kedge_model_open(o->device, config->model_name_or_path, &how, &o->model));
   return kedge_prior_identify(o->model, o->tokenizer, o->data, (uint32_t)config->max_length,
@@ -64,10 +65,9 @@ static kedge_status open_all(const kedge_config *config, const settings *s, open
 static kedge_status compute(kedge_comm *comm, const kedge_config *config, const settings *s) {
   opened o = {0};
   kedge_status status;
-  KEDGE_GOTO(kedge_comm_agree(comm, open_all(config, s, &o)), status, done);
+  KEDGE_GOTO(kedge_comm_agree(comm, open_all(config, s, comm, &o)), status, done);
   KEDGE_GOTO(kedge_comm_same(comm, "the hash of the base model", o.identity.base), status, done);
   KEDGE_GOTO(kedge_comm_same(comm, "the hash of the samples", o.identity.data), status, done);
-  kedge_device_join(o.device, comm);
   fprintf(stderr, "prior: %u samples, %llu tokens, %u MoE layers, %u experts, on %s\n", o.data->count,
           (unsigned long long)o.data->offsets[o.data->count], o.model->params.moe_layers,
           o.model->config.num_experts, kedge_device_description(o.device));
@@ -211,6 +211,7 @@ int command_prior(int argc, char **argv) {
   interrupt_listen();
   kedge_comm *comm = NULL;
   kedge_status status = valid ? ranks_open("prior", true, &comm) : KEDGE_ERR_ARGUMENT;
+  if (status == KEDGE_OK) status = ranks_same_arguments(comm, argc, argv);
   if (status == KEDGE_OK) status = run(comm, config, &overrides, &s);
   for (size_t i = 0; i < overrides.count; i++) kedge_free((void *)(uintptr_t)overrides.items[i]);
   return ranks_finish("prior", comm, status);

@@ -9,6 +9,7 @@
 #include "tools/probe_inputs.h"
 #include "tools/probe_plots.h"
 #include "tools/progress.h"
+#include "tools/ranks.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -120,16 +121,22 @@ static kedge_status select_domains(const probe_settings *s, const probe_inputs *
   return KEDGE_OK;
 }
 
-/* Both models at once, mapped. */
-static kedge_status measure_selection(const probe_settings *s, const probe_inputs *in, kedge_probe *p) {
+static kedge_status open_both(const probe_settings *s, kedge_device **device, kedge_model **base,
+                              kedge_model **post) {
+  const kedge_open_options open = {.threads = (uint32_t)s->tracing.threads};
   const char *folders[2] = {s->base, s->post};
-  kedge_device *device = NULL;
-  kedge_model *base = NULL, *post = NULL;
   kedge_model_how how = {.map = true, .options = s->tracing.model_options};
   KEDGE_TRY(tracing_dtype(&s->tracing, folders, 2, &how.dtype));
-  kedge_status status = input_device(s->tracing.backend, s->tracing.threads, &device);
-  if (status == KEDGE_OK) status = kedge_model_open(device, s->base, &how, &base);
-  if (status == KEDGE_OK) status = kedge_model_open(device, s->post, &how, &post);
+  KEDGE_TRY(ranks_device(s->comm, s->tracing.backend, &open, device));
+  KEDGE_TRY(kedge_model_open(*device, s->base, &how, base));
+  return kedge_model_open(*device, s->post, &how, post);
+}
+
+/* Both models at once, mapped. */
+static kedge_status measure_selection(const probe_settings *s, const probe_inputs *in, kedge_probe *p) {
+  kedge_device *device = NULL;
+  kedge_model *base = NULL, *post = NULL;
+  kedge_status status = kedge_comm_agree(s->comm, open_both(s, &device, &base, &post));
   if (status == KEDGE_OK) status = select_domains(s, in, base, post, p);
   kedge_model_free(base);
   kedge_model_free(post);
@@ -154,14 +161,16 @@ static kedge_status spare(const probe_settings *s, const char *path) {
 
 enum { MAX_PAIRED = 4096 }; /* experts of a layer whose communities are found */
 
-/* What takes long comes last, when everything is known to fit. */
-static kedge_status measure(const probe_settings *s, const detection *how, const probe_inputs *in,
-                            kedge_probe *p) {
+static kedge_status compare(const probe_inputs *in, kedge_probe *p) {
   for (uint32_t i = 0; i < in->count; i++) {
     const probe_domain *d = &in->domains[i];
     KEDGE_TRY(kedge_probe_add(p, d->name, &d->base, d->has_post ? &d->post : NULL));
   }
-  if (how->selection) KEDGE_TRY(measure_selection(s, in, p));
+  return KEDGE_OK;
+}
+
+/* What the first rank does alone while the others wait. */
+static kedge_status detect_all(const detection *how, const probe_inputs *in, kedge_probe *p) {
   if (how->none) return KEDGE_OK;
   if (p->experts > MAX_PAIRED) {
     tracing_note(NULL, "communities are not looked for among more than 4096 experts");
@@ -169,6 +178,17 @@ static kedge_status measure(const probe_settings *s, const detection *how, const
   }
   for (uint32_t i = 0; i < in->count; i++) KEDGE_TRY(detect(how, in, i, p));
   return KEDGE_OK;
+}
+
+/* What takes long comes last, when everything is known to fit. */
+static kedge_status measure(const probe_settings *s, const outputs *out, const detection *how,
+                            const probe_inputs *in, kedge_probe *p) {
+  KEDGE_TRY(kedge_comm_agree(s->comm, compare(in, p)));
+  if (how->selection) KEDGE_TRY(measure_selection(s, in, p));
+  kedge_status status = KEDGE_OK;
+  if (ranks_leads(s->comm)) status = detect_all(how, in, p);
+  if (ranks_leads(s->comm) && status == KEDGE_OK) status = report(s, out, p);
+  return kedge_comm_agree(s->comm, status);
 }
 
 /* What is wrong with the outputs, before any work. */
@@ -187,15 +207,20 @@ static kedge_status check_outputs(const probe_settings *s, const outputs *out, c
   return out->plots ? probe_plot_check() : KEDGE_OK;
 }
 
-static kedge_status probe(const probe_settings *s, const outputs *out, const detection *how) {
+/* Everything that can be refused or drawn without a model. */
+static kedge_status begin(const probe_settings *s, const outputs *out, detection *how) {
+  KEDGE_TRY(settle(how, s->tracing.threads));
+  KEDGE_TRY(check_outputs(s, out, how));
+  return out->runs && ranks_leads(s->comm) ? probe_plot_runs(out->runs, out->plots) : KEDGE_OK;
+}
+
+static kedge_status probe(const probe_settings *s, const outputs *out, detection *how) {
   probe_inputs in;
   kedge_probe result = {0};
-  KEDGE_TRY(check_outputs(s, out, how));
-  if (out->runs) KEDGE_TRY(probe_plot_runs(out->runs, out->plots));
+  KEDGE_TRY(kedge_comm_agree(s->comm, begin(s, out, how)));
   if (out->runs && !s->base && !s->traces.count) return KEDGE_OK;
   kedge_status status = probe_inputs_read(s, &in);
-  if (status == KEDGE_OK) status = measure(s, how, &in, &result);
-  if (status == KEDGE_OK) status = report(s, out, &result);
+  if (status == KEDGE_OK) status = measure(s, out, how, &in, &result);
   kedge_probe_destroy(&result);
   probe_inputs_destroy(&in);
   return status;
@@ -260,7 +285,8 @@ int command_probe(int argc, char **argv) {
                  "Jensen-Shannon divergence (JSD) of expert utilisation, dead experts, and load; how evenly "
                  "experts are\n"
                  "used, how far domains lie apart, and communities of experts with their noise floors.\n"
-                 "Routing traces do in place of models; one model alone is described.",
+                 "Routing traces do in place of models; one model alone is described.\n"
+                 "Ranks that mpirun or srun starts share the data; the report has the same bits.",
       .options = options,
       .option_count = sizeof options / sizeof *options,
       .examples =
@@ -271,14 +297,15 @@ int command_probe(int argc, char **argv) {
   if (!cli_parse(&spec, argc, argv, &arguments, &code)) return code;
   interrupt_listen();
   int32_t *numbers = NULL;
-  kedge_status status = kedge_trace_form_parse(format, &s.import.form);
+  kedge_status status = ranks_open("probe", true, &s.comm);
+  if (status == KEDGE_OK) status = ranks_same_arguments(s.comm, argc, argv);
+  if (status == KEDGE_OK) status = kedge_comm_agree(s.comm, kedge_trace_form_parse(format, &s.import.form));
   s.import.experts = (uint32_t)experts;
   if (status == KEDGE_OK && layers)
-    status = kedge_trace_layers_parse(layers, &numbers, &s.import.layer_count);
+    status = kedge_comm_agree(s.comm, kedge_trace_layers_parse(layers, &numbers, &s.import.layer_count));
   s.import.layers = numbers;
   s.one_domain = out.communities != NULL;
-  if (status == KEDGE_OK) status = settle(&how, s.tracing.threads);
   if (status == KEDGE_OK) status = probe(&s, &out, &how);
   kedge_free(numbers);
-  return cli_finish("probe", status);
+  return ranks_finish("probe", s.comm, status);
 }

@@ -4,6 +4,7 @@
 
 #include "models/checkpoint/atomic.h"
 #include "tools/inputs.h"
+#include "tools/ranks.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -202,33 +203,41 @@ static kedge_status trace_side(const probe_settings *s, probe_inputs *in, kedge_
   return KEDGE_OK;
 }
 
-static kedge_status take_models(const probe_settings *s, probe_inputs *in) {
-  kedge_tokenizer *tokenizer = NULL, *other = NULL;
-  kedge_device *device = NULL;
+/* What is opened to route data. */
+typedef struct opened {
+  kedge_tokenizer *tokenizer, *other; /* of the base, of the post-trained model */
+  kedge_device *device;
   kedge_dtype dtype;
+} opened;
+
+static kedge_status open_models(const probe_settings *s, probe_inputs *in, opened *o) {
+  const kedge_open_options open = {.threads = (uint32_t)s->tracing.threads};
   const char *models[2] = {s->base, s->post};
-  kedge_status status;
   if (!s->data.count) return kedge_fail(KEDGE_ERR_ARGUMENT, "--data is needed, to route through %s", s->base);
-  KEDGE_GOTO(tracing_dtype(&s->tracing, models, s->post ? 2 : 1, &dtype), status, done);
-  KEDGE_GOTO(kedge_tokenizer_open(s->base, NULL, &tokenizer), status, done);
+  KEDGE_TRY(tracing_dtype(&s->tracing, models, s->post ? 2 : 1, &o->dtype));
+  KEDGE_TRY(kedge_tokenizer_open(s->base, NULL, &o->tokenizer));
   if (s->post) {
-    KEDGE_GOTO(kedge_tokenizer_open(s->post, NULL, &other), status, done);
-    KEDGE_GOTO(kedge_probe_check(s->base, s->post), status, done);
+    KEDGE_TRY(kedge_tokenizer_open(s->post, NULL, &o->other));
+    KEDGE_TRY(kedge_probe_check(s->base, s->post));
   }
-  KEDGE_GOTO(take_files(s, in), status, done);
-  KEDGE_GOTO(check_domains(s, in), status, done);
+  KEDGE_TRY(take_files(s, in));
+  KEDGE_TRY(check_domains(s, in));
   for (uint32_t i = 0; i < in->count; i++) {
     probe_domain *d = &in->domains[i];
-    KEDGE_GOTO(tracing_data(&s->tracing, tokenizer, d->files, d->file_count, true, &d->data), status, done);
-    if (other) KEDGE_GOTO(check_tokens(s, tokenizer, other, d), status, done);
+    KEDGE_TRY(tracing_data(&s->tracing, o->tokenizer, d->files, d->file_count, true, &d->data));
+    if (o->other) KEDGE_TRY(check_tokens(s, o->tokenizer, o->other, d));
   }
-  KEDGE_GOTO(input_device(s->tracing.backend, s->tracing.threads, &device), status, done);
-  KEDGE_GOTO(trace_side(s, in, device, dtype, tokenizer, false), status, done);
-  if (s->post) status = trace_side(s, in, device, dtype, tokenizer, true);
-done:
-  kedge_device_close(device);
-  kedge_tokenizer_free(tokenizer);
-  kedge_tokenizer_free(other);
+  return ranks_device(s->comm, s->tracing.backend, &open, &o->device);
+}
+
+static kedge_status take_models(const probe_settings *s, probe_inputs *in) {
+  opened o = {0};
+  kedge_status status = kedge_comm_agree(s->comm, open_models(s, in, &o));
+  if (status == KEDGE_OK) status = trace_side(s, in, o.device, o.dtype, o.tokenizer, false);
+  if (status == KEDGE_OK && s->post) status = trace_side(s, in, o.device, o.dtype, o.tokenizer, true);
+  kedge_device_close(o.device);
+  kedge_tokenizer_free(o.tokenizer);
+  kedge_tokenizer_free(o.other);
   return status;
 }
 
@@ -269,9 +278,8 @@ static kedge_status check_sides(probe_inputs *in) {
   return KEDGE_OK;
 }
 
-kedge_status probe_inputs_read(const probe_settings *s, probe_inputs *in) {
-  *in = (probe_inputs){.domains = kedge_alloc(PROBE_DOMAINS, sizeof *in->domains)};
-  if (!in->domains) return KEDGE_ERR_MEMORY;
+/* What is given for both sides, and that it fits together. Traces are read by one process. */
+static kedge_status take_all(const probe_settings *s, probe_inputs *in) {
   const bool models = is_model(s->base);
   if (!s->base && !s->traces.count)
     return kedge_fail(KEDGE_ERR_ARGUMENT, "--base or --trace is needed; see `kedge probe --help`");
@@ -283,6 +291,7 @@ kedge_status probe_inputs_read(const probe_settings *s, probe_inputs *in) {
   if (models) {
     KEDGE_TRY(take_models(s, in));
   } else {
+    const uint32_t ranks = kedge_comm_size(s->comm, KEDGE_RANKS_ALL);
     if (s->data.count && s->base)
       return kedge_fail(KEDGE_ERR_ARGUMENT,
                         "%s: expected a model folder with config.json, to route --data "
@@ -290,14 +299,27 @@ kedge_status probe_inputs_read(const probe_settings *s, probe_inputs *in) {
                         s->base);
     if (s->data.count)
       return kedge_fail(KEDGE_ERR_ARGUMENT, "--data needs a model to be routed through: --base");
+    if (ranks > 1)
+      return kedge_fail(
+          KEDGE_ERR_ARGUMENT,
+          "%u processes were launched, but traces leave nothing to share: ranks route data through "
+          "models",
+          ranks);
     if (s->base) KEDGE_TRY(take_trace(s, in, s->base, false, 0, "data"));
     KEDGE_TRY(take_traces(s, in, &s->traces, false));
     if (s->post) KEDGE_TRY(take_trace(s, in, s->post, true, 0, "data"));
     KEDGE_TRY(take_traces(s, in, &s->post_traces, true));
   }
   KEDGE_TRY(check_domains(s, in));
-  KEDGE_TRY(check_sides(in));
-  return s->trace_out ? save(s->trace_out, in) : KEDGE_OK;
+  return check_sides(in);
+}
+
+kedge_status probe_inputs_read(const probe_settings *s, probe_inputs *in) {
+  *in = (probe_inputs){.domains = kedge_alloc(PROBE_DOMAINS, sizeof *in->domains)};
+  kedge_status status = in->domains ? take_all(s, in) : KEDGE_ERR_MEMORY;
+  KEDGE_TRY(kedge_comm_agree(s->comm, status));
+  if (!s->trace_out) return KEDGE_OK;
+  return kedge_comm_agree(s->comm, ranks_leads(s->comm) ? save(s->trace_out, in) : KEDGE_OK);
 }
 
 void probe_inputs_destroy(probe_inputs *in) {

@@ -5,6 +5,7 @@
 #ifndef KEDGE_TOOLS_PROBE_INPUTS_H
 #define KEDGE_TOOLS_PROBE_INPUTS_H
 
+#include "core/comm.h"
 #include "models/retention/probe.h"
 #include "tools/trace_model.h"
 
@@ -17,6 +18,7 @@ typedef struct probe_settings {
   bool one_domain; /* more are an error, told before anything is routed */
   kedge_trace_import_options import;
   tracing tracing;
+  kedge_comm *comm; /* ranks that share the data */
 } probe_settings;
 
 typedef struct probe_domain {
@@ -35,7 +37,9 @@ typedef struct probe_inputs {
   bool compares;
 } probe_inputs;
 
-/* Reads or makes every trace. Destroyed by probe_inputs_destroy, also after a failure. */
+/* Reads or makes every trace. Ranks share what is routed, call this together and all get the traces, or one
+ * status; traces that are read leave nothing to share, and several ranks are refused. Destroyed by
+ * probe_inputs_destroy, also after a failure. */
 kedge_status probe_inputs_read(const probe_settings *settings, probe_inputs *inputs);
 void probe_inputs_destroy(probe_inputs *inputs);
 

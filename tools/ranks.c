@@ -3,6 +3,7 @@
 #include "tools/ranks.h"
 
 #include "tools/cli.h"
+#include "tools/inputs.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -40,10 +41,40 @@ kedge_status ranks_open(const char *command, bool quiet, kedge_comm **comm) {
   if (kedge_comm_size(*comm, KEDGE_RANKS_ALL) == 1) return KEDGE_OK;
   const bool leads = kedge_comm_rank(*comm, KEDGE_RANKS_ALL) == 0;
   KEDGE_TRY(kedge_comm_watch(*comm, SILENCE, lost, *comm, &on));
+  KEDGE_TRY(kedge_comm_same(*comm, "the version of Kedge", kedge_version()));
   if (!on && leads)
     fprintf(stderr,
             "note: this MPI allows no threads: MPI alone notices a rank that hangs, or a broken link\n");
   if (quiet && !leads) be_quiet();
+  return KEDGE_OK;
+}
+
+kedge_status ranks_same_arguments(kedge_comm *comm, int argc, char **argv) {
+  char what[32];
+  snprintf(what, sizeof what, "%d", argc - 1);
+  KEDGE_TRY(kedge_comm_same(comm, "the number of arguments", what));
+  for (int i = 1; i < argc; i++) {
+    snprintf(what, sizeof what, "argument %d", i);
+    KEDGE_TRY(kedge_comm_same(comm, what, argv[i]));
+  }
+  return KEDGE_OK;
+}
+
+bool ranks_leads(const kedge_comm *comm) {
+  return kedge_comm_rank(comm, KEDGE_RANKS_ALL) == 0;
+}
+
+kedge_status ranks_device(kedge_comm *comm, const char *backend, const kedge_open_options *options,
+                          kedge_device **device) {
+  kedge_open_options own = *options;
+  const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+  own.ordinal = comm->local_rank;
+  if (!own.threads && comm->local_size > 1 && cores > 0) {
+    own.threads = (uint32_t)cores / comm->local_size;
+    if (!own.threads) own.threads = 1;
+  }
+  KEDGE_TRY(input_device_open(backend, &own, device));
+  kedge_device_join(*device, comm);
   return KEDGE_OK;
 }
 

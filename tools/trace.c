@@ -32,26 +32,25 @@ typedef struct opened {
   kedge_dtype dtype;
 } opened;
 
-static kedge_status open_all(const settings *s, bool leads, opened *o) {
+static kedge_status open_all(const settings *s, kedge_comm *comm, opened *o) {
+  const kedge_open_options open = {.threads = (uint32_t)s->tracing.threads};
   KEDGE_TRY(input_spare(s->out, s->model, s->files.items, s->files.count));
   KEDGE_TRY(tracing_dtype(&s->tracing, &s->model, 1, &o->dtype));
   KEDGE_TRY(kedge_tokenizer_open(s->model, NULL, &o->tokenizer));
-  KEDGE_TRY(tracing_data(&s->tracing, o->tokenizer, s->files.items, s->files.count, leads, &o->data));
-  return input_device(s->tracing.backend, s->tracing.threads, &o->device);
+  KEDGE_TRY(
+      tracing_data(&s->tracing, o->tokenizer, s->files.items, s->files.count, ranks_leads(comm), &o->data));
+  return ranks_device(comm, s->tracing.backend, &open, &o->device);
 }
 
 static kedge_status run(kedge_comm *comm, const settings *s) {
-  const bool leads = kedge_comm_rank(comm, KEDGE_RANKS_ALL) == 0;
   opened o = {0};
   kedge_trace trace = {0};
   kedge_status status;
-  KEDGE_GOTO(kedge_comm_agree(comm, open_all(s, leads, &o)), status, done);
-  kedge_device_join(o.device, comm);
+  KEDGE_GOTO(kedge_comm_agree(comm, open_all(s, comm, &o)), status, done);
   KEDGE_GOTO(tracing_run(&s->tracing, "model", s->model, o.device, o.dtype, o.tokenizer, &o.data, 1, &trace),
              status, done);
-  KEDGE_GOTO(kedge_comm_same(comm, "the hash of the model", trace.model), status, done);
-  KEDGE_GOTO(kedge_comm_same(comm, "the hash of the samples", trace.data), status, done);
-  KEDGE_GOTO(kedge_comm_agree(comm, leads ? kedge_trace_save(&trace, s->out) : KEDGE_OK), status, done);
+  KEDGE_GOTO(kedge_comm_agree(comm, ranks_leads(comm) ? kedge_trace_save(&trace, s->out) : KEDGE_OK), status,
+             done);
   trace_tell(s->out, &trace);
 done:
   kedge_trace_destroy(&trace);
@@ -69,7 +68,12 @@ int command_trace(int argc, char **argv) {
   settings s = {.tracing = TRACING_DEFAULTS};
   cli_list arguments;
   int code;
-  if (argc > 1 && !strcmp(argv[1], "import")) return trace_import(argc - 1, argv + 1);
+  if (argc > 1 && !strcmp(argv[1], "import")) {
+    if (kedge_comm_launched() <= 1) return trace_import(argc - 1, argv + 1);
+    return cli_finish("trace",
+                      kedge_fail(KEDGE_ERR_ARGUMENT, "%u processes were launched, but importing is for one",
+                                 kedge_comm_launched()));
+  }
   s.tracing.command = "trace";
   const cli_option options[] = {
       {"--model", CLI_TEXT, &s.model, "DIR", "folder of the model", true, 0, 0},
@@ -95,6 +99,7 @@ int command_trace(int argc, char **argv) {
   interrupt_listen();
   kedge_comm *comm = NULL;
   kedge_status status = ranks_open("trace", true, &comm);
+  if (status == KEDGE_OK) status = ranks_same_arguments(comm, argc, argv);
   if (status == KEDGE_OK) status = run(comm, &s);
   return ranks_finish("trace", comm, status);
 }

@@ -2,6 +2,7 @@
  * Routing data through models (trace_model.h). */
 #include "tools/trace_model.h"
 
+#include "core/comm.h"
 #include "tools/interrupt.h"
 #include "tools/progress.h"
 
@@ -64,8 +65,21 @@ static kedge_status collect(const tracing *t, const kedge_model *model, const ke
                                        .progress = advanced,
                                        .context = bar};
   KEDGE_TRY(kedge_trace_collect(model, data, &options, trace));
+  KEDGE_TRY(kedge_comm_same(kedge_device_comm(model->device), "the hash of the model", trace->model));
   memcpy(trace->tokenizer, kedge_tokenizer_hash(tokenizer), sizeof trace->tokenizer);
   return KEDGE_OK;
+}
+
+/* All ranks have one status: a model that one of them cannot open, or other samples, end all. */
+static kedge_status open_model(kedge_device *device, const char *directory, const kedge_model_how *how,
+                               kedge_dataset *const *data, size_t count, kedge_model **model) {
+  kedge_comm *comm = kedge_device_comm(device);
+  *model = NULL;
+  kedge_status status = kedge_comm_agree(comm, kedge_model_open(device, directory, how, model));
+  for (size_t i = 0; status == KEDGE_OK && i < count; i++)
+    status = kedge_comm_same(comm, "the hash of the samples", data[i]->hash);
+  if (status != KEDGE_OK) kedge_model_free(*model);
+  return status;
 }
 
 kedge_status tracing_run(const tracing *t, const char *which, const char *directory, kedge_device *device,
@@ -76,7 +90,7 @@ kedge_status tracing_run(const tracing *t, const char *which, const char *direct
   fprintf(stderr, "%s: %s %s, %s on %s\n", t->command, which, directory, kedge_dtype_name(dtype),
           kedge_device_description(device));
   const kedge_model_how how = {.dtype = dtype, .map = true, .options = t->model_options};
-  KEDGE_TRY(kedge_model_open(device, directory, &how, &model));
+  KEDGE_TRY(open_model(device, directory, &how, data, count, &model));
   size_t done = 0;
   for (; done < count && status == KEDGE_OK; done++) {
     progress bar;

@@ -53,7 +53,8 @@ kedge_status tracing_data(const tracing *t, const kedge_tokenizer *tokenizer, co
 kedge_status tracing_dtype(const tracing *t, const char *const *models, size_t count, kedge_dtype *dtype);
 
 /* Opens one model, routes data [count] through it to traces [count], and closes it again: two models never
- * share the memory. `which` names it in what is told. On failure no trace is left. */
+ * share the memory. `which` names it in what is told. On failure no trace is left. Ranks that have joined on
+ * the device share the samples and call this together; all get the traces, or one status. */
 kedge_status tracing_run(const tracing *t, const char *which, const char *directory, kedge_device *device,
                          kedge_dtype dtype, const kedge_tokenizer *tokenizer, kedge_dataset *const *data,
                          size_t count, kedge_trace *traces);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Evaluation (evaluate.h), in windows of items: their sequences are decoded together, then judged and written
- * in order. What a window holds is in window.c. */
+ * in order. What a window holds is in window.c. Ranks share the items, and rank 0 gets their rows (rows.c).
+ */
 #include "models/evaluation/window.h"
 
 #include "models/checkpoint/atomic.h"
@@ -105,39 +106,55 @@ static void drop_thought(const evaluation *e, kedge_item *item) {
   memmove(item->answer, answer.start, answer.length + 1);
 }
 
-/* Reads up to WINDOW items; the last window may have fewer. */
-static kedge_status read_window(evaluation *e, window *w) {
-  bool some = true;
-  w->count = 0;
-  while (w->count < WINDOW) {
-    KEDGE_TRY(kedge_suite_next(&e->suite, &w->items[w->count], &w->files[w->count], &some));
-    if (!some) break;
+static kedge_status next_item(evaluation *e, kedge_item *item, uint32_t *file) {
+  bool some;
+  KEDGE_TRY(kedge_suite_next(&e->suite, item, file, &some));
+  if (!some) return kedge_fail(KEDGE_ERR_FORMAT, "the suites have fewer items than they had");
+  e->read++;
+  return KEDGE_OK;
+}
+
+/* Items [first, end) of the suite, at most WINDOW; those before them are passed over. */
+static kedge_status read_window(evaluation *e, window *w, uint64_t first, uint64_t end) {
+  while (e->read < first) {
+    kedge_item passed;
+    uint32_t file;
+    KEDGE_TRY(next_item(e, &passed, &file));
+    kedge_item_destroy(&passed);
+  }
+  w->first_row = first * e->repeats;
+  while (e->read < end) {
+    kedge_item *item = &w->items[w->count];
+    KEDGE_TRY(next_item(e, item, &w->files[w->count]));
     w->count++;
-    if (e->options->whole &&
-        (w->items[w->count - 1].kind != KEDGE_ANSWER_LETTER || e->options->choice == KEDGE_CHOICE_LETTER))
-      KEDGE_TRY(kedge_item_take_whole(&w->items[w->count - 1]));
-    drop_thought(e, &w->items[w->count - 1]);
+    if (e->options->whole && (item->kind != KEDGE_ANSWER_LETTER || e->options->choice == KEDGE_CHOICE_LETTER))
+      KEDGE_TRY(kedge_item_take_whole(item));
+    drop_thought(e, item);
   }
   return KEDGE_OK;
 }
 
+/* Rounds of a window a rank, neighbours in the suite. Since no item depends on what runs beside it, windows
+ * are as small as it takes to give every rank some. */
 static kedge_status run_windows(evaluation *e, window *w) {
-  const uint64_t total = e->suite.items * e->repeats;
-  kedge_status status = KEDGE_OK;
-  for (uint64_t first = 0; status == KEDGE_OK && first < total;) {
-    status = read_window(e, w);
-    if (status == KEDGE_OK && !w->count)
-      status = kedge_fail(KEDGE_ERR_FORMAT, "the suites have fewer items than they had");
-    const uint64_t end = first + (uint64_t)w->count * e->repeats;
-    w->first_row = first;
-    if (status == KEDGE_OK && end > e->record.rows) {
-      status = kedge__window_run(e, w);
-      if (status == KEDGE_OK) status = kedge_eval_record_flush(&e->record);
-    }
+  const uint32_t ranks = kedge_comm_size(e->comm, KEDGE_RANKS_ALL),
+                 own = kedge_comm_rank(e->comm, KEDGE_RANKS_ALL);
+  const uint64_t items = e->suite.items, done = e->record.rows / e->repeats,
+                 fair = done < items ? (items - done + ranks - 1) / ranks : 0,
+                 each = fair < WINDOW ? fair : WINDOW;
+  for (uint64_t round = done; round < items; round += each * ranks) {
+    const uint64_t left = items - round, first = own * each < left ? own * each : left,
+                   end = first + each < left ? first + each : left;
+    e->round_row = round * e->repeats;
+    e->round_rows = (left < each * ranks ? left : each * ranks) * e->repeats;
+    kedge_status status = first < end ? read_window(e, w, round + first, round + end) : KEDGE_OK;
+    if (status == KEDGE_OK && w->count) status = kedge__window_run(e, w);
     kedge__window_clear(w);
-    first = end;
+    KEDGE_TRY(kedge_comm_agree(e->comm, status));
+    if (ranks > 1) KEDGE_TRY(kedge__rows_collect(&e->rows, e->comm, &e->record, e->summary));
+    KEDGE_TRY(kedge_comm_agree(e->comm, kedge_eval_record_flush(&e->record)));
   }
-  return status;
+  return KEDGE_OK;
 }
 
 /* ---- Whole
@@ -152,10 +169,9 @@ static bool advanced(void *context, uint32_t done, uint64_t tokens) {
   const kedge_eval_options *o = e->options;
   (void)tokens;
   if (!o->progress) return true;
-  /* Sequences of a window as samples, roughly. */
-  const uint64_t window_rows = (uint64_t)e->window->count * e->repeats;
+  /* Sequences of a window as samples, roughly, and the other ranks' like the own ones. */
   const uint64_t jobs = e->window->job_count ? e->window->job_count : 1;
-  uint64_t rows = e->window->first_row + window_rows * done / jobs;
+  uint64_t rows = e->round_row + e->round_rows * done / jobs;
   if (rows < e->record_start) rows = e->record_start;
   return o->progress(o->context, rows, e->suite.items * e->repeats, kedge_decoding_count(e->decoding).tokens);
 }
@@ -200,8 +216,20 @@ static kedge_status open_all(evaluation *e) {
   return kedge_decoding_new(e->model, &decoding, &e->decoding);
 }
 
+/* Rank 0 has the file, all know how much is in it. */
+static kedge_status open_record(evaluation *e, const json_t *settings) {
+  const bool leads = kedge_comm_rank(e->comm, KEDGE_RANKS_ALL) == 0;
+  kedge_status status = KEDGE_OK;
+  KEDGE_TRY(kedge_comm_same(e->comm, "the hash of settings, model and suites", e->summary->settings));
+  if (leads) status = kedge_eval_record_open(&e->record, e->options->out, settings, e->summary);
+  KEDGE_TRY(kedge_comm_agree(e->comm, status));
+  KEDGE_TRY(kedge_comm_broadcast(e->comm, 0, &e->record.rows, sizeof e->record.rows));
+  e->record_start = e->record.rows;
+  return KEDGE_OK;
+}
+
 static kedge_status write_summary(const evaluation *e) {
-  if (!e->options->out) return KEDGE_OK;
+  if (!e->options->out || kedge_comm_rank(e->comm, KEDGE_RANKS_ALL)) return KEDGE_OK;
   json_t *root = kedge_eval_summary_json(e->summary);
   char *text = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(17)) : NULL;
   char *path = kedge_path_join(e->options->out, "summary.json");
@@ -221,17 +249,19 @@ kedge_status kedge_evaluate(const kedge_model *model, const kedge_tokenizer *tok
                   .repeats = options->repeats ? options->repeats : 1,
                   .max_new = options->max_new_tokens ? options->max_new_tokens : MAX_NEW};
   *summary = (kedge_eval_summary){.repeats = e.repeats};
+  e.comm = kedge_device_comm(model->device);
   json_t *settings = json_object();
   window *w = e.window = kedge_alloc(1, sizeof *w);
   kedge_status status = settings && w ? KEDGE_OK : KEDGE_ERR_MEMORY;
   if (status == KEDGE_OK) status = open_all(&e);
   if (status == KEDGE_OK) status = describe(&e, settings);
   if (status == KEDGE_OK) status = hash_settings(settings, summary->settings);
-  if (status == KEDGE_OK) status = kedge_eval_record_open(&e.record, options->out, settings, summary);
-  e.record_start = e.record.rows;
-  if (status == KEDGE_OK) status = tell_forms(&e);
+  status = kedge_comm_agree(e.comm, status);
+  if (status == KEDGE_OK) status = open_record(&e, settings);
+  if (status == KEDGE_OK) status = kedge_comm_agree(e.comm, tell_forms(&e));
   if (status == KEDGE_OK) status = run_windows(&e, w);
-  if (status == KEDGE_OK) status = write_summary(&e);
+  if (status == KEDGE_OK) status = kedge_comm_agree(e.comm, write_summary(&e));
+  kedge__rows_free(&e.rows);
   kedge_eval_record_close(&e.record);
   kedge_decoding_free(e.decoding);
   kedge__steering_free(e.steering);

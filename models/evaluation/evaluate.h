@@ -46,9 +46,11 @@ typedef struct kedge_eval_options {
 } kedge_eval_options;
 
 /* Evaluates. The device of the model should be `rowwise` (kedge_open_options): then no result depends on what
- * runs together, or on where an earlier run of the same settings was ended. Errors: ERR_ARGUMENT (nothing to
- * evaluate, code without a sandbox, a folder of other settings), those of suites, prompts and decoding,
- * ERR_INTERRUPTED. The summary is the caller's to destroy, also after a failure. */
+ * runs together, or on where an earlier run of the same settings was ended. Ranks of the comm that the device
+ * has joined share the items and call this together; rank 0 has the summary and the files, with the bits of
+ * one rank's, the others a summary without samples. Errors: ERR_ARGUMENT (nothing to evaluate, code without a
+ * sandbox, a folder of other settings), those of suites, prompts and decoding, ERR_INTERRUPTED. The summary
+ * is the caller's to destroy, also after a failure. */
 kedge_status kedge_evaluate(const kedge_model *model, const kedge_tokenizer *tokenizer,
                             const kedge_eval_options *options, kedge_eval_summary *summary);
 

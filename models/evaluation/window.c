@@ -297,8 +297,12 @@ static kedge_status add_row(evaluation *e, window *w, uint32_t i, uint32_t repea
     if (status == KEDGE_OK && !s)
       status = put(row, "path", json_string(kedge_eval_path_name(KEDGE_PATH_LIKELIHOOD)));
   }
-  if (status == KEDGE_OK) status = kedge_eval_count(e->summary, row);
-  if (status == KEDGE_OK) status = kedge_eval_record_add(&e->record, row);
+  if (status == KEDGE_OK && kedge_comm_size(e->comm, KEDGE_RANKS_ALL) > 1) {
+    status = kedge__rows_add(&e->rows, row);
+  } else {
+    if (status == KEDGE_OK) status = kedge_eval_count(e->summary, row);
+    if (status == KEDGE_OK) status = kedge_eval_record_add(&e->record, row);
+  }
   json_decref(row);
   return status;
 }

@@ -7,6 +7,7 @@
 
 #include "models/decoder/decoding.h"
 #include "models/evaluation/evaluate.h"
+#include "models/evaluation/rows.h"
 #include "models/evaluation/steer.h"
 #include "models/evaluation/verdict.h"
 
@@ -49,12 +50,17 @@ typedef struct evaluation {
   kedge_eval_record record;
   uint64_t record_start;
   window *window;
-  kedge_status asked; /* what went wrong while decoding asked whether to go on */
+  kedge_status asked;             /* what went wrong while decoding asked whether to go on */
+  kedge_comm *comm;               /* ranks that share the items; NULL: one */
+  uint64_t read;                  /* items of the suite that were read so far */
+  uint64_t round_row, round_rows; /* the rows that all ranks work on: the first, their number */
+  kedge__rows rows;               /* of this rank's window, for rank 0 */
 } evaluation;
 
 /* Whether answers have think blocks, which are no part of what is judged. */
 bool kedge__thinks(const evaluation *e);
-/* Decodes, judges, counts and writes the rows of a window that the file has not. */
+/* Decodes and judges; the rows of a window that the file has not are counted and written, or, where ranks
+ * share the items, added to the evaluation's rows. */
 kedge_status kedge__window_run(evaluation *e, window *w);
 void kedge__window_clear(window *w);
 bool kedge__window_go_on(evaluation *e, uint32_t job, const int32_t *ids, uint32_t count);

@@ -2,6 +2,7 @@
  * Likelihoods of answers under each other's experts (selection.h). */
 #include "models/retention/selection.h"
 
+#include "core/comm.h"
 #include "models/decoder/generate.h"
 #include "models/decoder/head.h"
 #include "models/decoder/pass.h"
@@ -21,9 +22,16 @@ typedef struct side {
   int32_t *ids_LTK; /* its choice in this batch */
 } side;
 
+/* What a batch adds, in numbers that ranks tell each other: tokens, samples, then the two numbers of base,
+ * post, forced, converse and every rank of experts. Counts are below 2^53. */
+enum { FIXED = 2 + 2 * 4 };
+
 typedef struct measuring {
   side base, post;
   kedge_workspace *workspace;
+  kedge_selection batch; /* of one batch; its ranks are its own */
+  double *told;          /* [FIXED + 2 K] it as numbers */
+  double *all;           /* [ranks, FIXED + 2 K] of all ranks */
   kedge_selection *out;
   uint32_t L, K, T; /* T: of the largest batch */
   int32_t *table_LTK, *index_T;
@@ -83,10 +91,14 @@ static kedge_status prepare(measuring *m, const kedge_model *base, const kedge_m
   m->rows_RD = kedge_alloc(HEAD_ROWS, m->width);
   m->logits_RV = kedge_alloc(HEAD_ROWS, c->vocab_size * sizeof *m->logits_RV);
   m->log_sums_R = kedge_alloc(HEAD_ROWS, sizeof *m->log_sums_R);
-  m->out->topk = m->K;
+  m->out->topk = m->batch.topk = m->K;
   m->out->ranks = kedge_alloc(m->K, sizeof *m->out->ranks);
+  m->batch.ranks = kedge_alloc(m->K, sizeof *m->batch.ranks);
+  m->told = kedge_alloc(FIXED + 2 * (size_t)m->K, sizeof *m->told);
+  m->all = kedge_alloc(kedge_comm_size(kedge_device_comm(base->device), KEDGE_RANKS_ALL),
+                       (FIXED + 2 * (size_t)m->K) * sizeof *m->all);
   if (!m->table_LTK || !m->index_T || !m->hidden_TD || !m->rows_RD || !m->logits_RV || !m->log_sums_R ||
-      !m->out->ranks)
+      !m->out->ranks || !m->batch.ranks || !m->told || !m->all)
     return KEDGE_ERR_MEMORY;
   KEDGE_TRY(kedge_workspace_new(base->device, &m->workspace));
   KEDGE_TRY(open_side(m, &m->base, base));
@@ -174,7 +186,7 @@ static kedge_status run_forced(measuring *m, side *s, const kedge_micro_batch *m
 
 static kedge_status run_batch(measuring *m, const kedge_micro_batch *mb) {
   const size_t rows = (size_t)m->L * mb->size;
-  kedge_selection *o = m->out;
+  kedge_selection *o = &m->batch;
   uint32_t sample = UINT32_MAX;
   for (uint32_t t = 0; t < mb->size; t++) m->index_T[t] = t < mb->tokens ? (int32_t)t : -1;
   for (uint32_t t = 0; t < mb->tokens; t++) {
@@ -196,21 +208,79 @@ static kedge_status run_batch(measuring *m, const kedge_micro_batch *mb) {
   return KEDGE_OK;
 }
 
+static void number_in(double **at, const kedge_selection_numbers *n) {
+  *(*at)++ = n->nll;
+  *(*at)++ = (double)n->right;
+}
+
+static void number_out(const double **at, kedge_selection_numbers *n) {
+  n->nll += *(*at)++;
+  n->right += (uint64_t) * (*at)++;
+}
+
+static void tell(const kedge_selection *s, double *to) {
+  *to++ = (double)s->tokens;
+  *to++ = (double)s->samples;
+  number_in(&to, &s->base);
+  number_in(&to, &s->post);
+  number_in(&to, &s->forced);
+  number_in(&to, &s->converse);
+  for (uint32_t r = 0; r < s->topk; r++) number_in(&to, &s->ranks[r]);
+}
+
+static void add(const double *from, kedge_selection *s) {
+  s->tokens += (uint64_t)*from++;
+  s->samples += (uint64_t)*from++;
+  number_out(&from, &s->base);
+  number_out(&from, &s->post);
+  number_out(&from, &s->forced);
+  number_out(&from, &s->converse);
+  for (uint32_t r = 0; r < s->topk; r++) number_out(&from, &s->ranks[r]);
+}
+
+/* Batch `index` of the dataset; its numbers are then told. */
+static kedge_status run_one(measuring *m, kedge_batches *batches, uint64_t index) {
+  kedge_update update;
+  kedge_micro_batch mb;
+  kedge_selection_numbers *ranks = m->batch.ranks;
+  memset(ranks, 0, m->K * sizeof *ranks);
+  m->batch = (kedge_selection){.topk = m->K, .ranks = ranks};
+  KEDGE_TRY(kedge_batches_seek(batches, index));
+  KEDGE_TRY(kedge_batches_next(batches, &update));
+  KEDGE_TRY(kedge_batches_micro(batches, 0, &mb));
+  KEDGE_TRY(run_batch(m, &mb));
+  tell(&m->batch, m->told);
+  return KEDGE_OK;
+}
+
+/* Tokens of the first `batches` batches. */
+static uint64_t tokens_before(const kedge_dataset *d, uint64_t batches, uint32_t batch) {
+  const uint64_t samples = batches * batch;
+  return d->offsets[samples < d->count ? samples : d->count];
+}
+
+/* Rounds of a batch a rank; sums are taken batch by batch, in their order. */
 static kedge_status run_all(measuring *m, kedge_batches *batches, const kedge_dataset *dataset,
                             const kedge_selection_options *o) {
-  uint64_t total = dataset->offsets[dataset->count], done = 0;
+  kedge_comm *comm = kedge_device_comm(m->base.model->device);
+  const uint32_t ranks = kedge_comm_size(comm, KEDGE_RANKS_ALL), own = kedge_comm_rank(comm, KEDGE_RANKS_ALL),
+                 batch = o->batch_size ? o->batch_size : BATCH, width = FIXED + 2 * m->K;
+  uint64_t total = dataset->offsets[dataset->count];
   if (o->max_tokens && o->max_tokens < total) total = o->max_tokens;
-  while (done < total) {
-    kedge_update update;
-    kedge_micro_batch mb;
-    KEDGE_TRY(kedge_batches_next(batches, &update));
-    if (!update.micro_batches) break;
-    KEDGE_TRY(kedge_batches_micro(batches, 0, &mb));
-    KEDGE_TRY(run_batch(m, &mb));
-    done += mb.tokens;
-    if (o->progress && !o->progress(o->context, done < total ? done : total, total))
-      return kedge_fail(KEDGE_ERR_INTERRUPTED, "stopped after %llu of %llu tokens", (unsigned long long)done,
-                        (unsigned long long)total);
+  for (uint64_t first = 0; tokens_before(dataset, first, batch) < total; first += ranks) {
+    const uint64_t done = tokens_before(dataset, first + ranks, batch);
+    memset(m->told, 0, width * sizeof *m->told);
+    kedge_status status = KEDGE_OK;
+    if (tokens_before(dataset, first + own, batch) < total) status = run_one(m, batches, first + own);
+    KEDGE_TRY(kedge_comm_agree(comm, status));
+    KEDGE_TRY(kedge_comm_gather(comm, m->told, width * sizeof *m->told, m->all));
+    for (uint32_t r = 0; r < ranks; r++) add(m->all + (size_t)r * width, m->out);
+    bool stop = o->progress && !o->progress(o->context, done < total ? done : total, total);
+    KEDGE_TRY(kedge_comm_any(comm, &stop));
+    if (stop)
+      return kedge_comm_agree(comm, kedge_fail(KEDGE_ERR_INTERRUPTED, "stopped after %llu of %llu tokens",
+                                               (unsigned long long)(done < total ? done : total),
+                                               (unsigned long long)total));
   }
   return KEDGE_OK;
 }
@@ -223,10 +293,11 @@ kedge_status kedge_selection_measure(const kedge_model *base, const kedge_model 
   measuring m = {.out = selection};
   kedge_batches *batches = NULL;
   *selection = (kedge_selection){0};
-  KEDGE_TRY(check(base, post, dataset));
+  KEDGE_TRY(kedge_comm_agree(kedge_device_comm(base->device), check(base, post, dataset)));
   kedge_status status = kedge_batches_new_eval(dataset, o->batch_size ? o->batch_size : BATCH, &batches);
   if (status == KEDGE_OK) m.T = kedge_batches_max_size(batches);
   if (status == KEDGE_OK) status = prepare(&m, base, post);
+  status = kedge_comm_agree(kedge_device_comm(base->device), status);
   if (status == KEDGE_OK) status = run_all(&m, batches, dataset, o);
   close_side(&m.base);
   close_side(&m.post);
@@ -238,6 +309,9 @@ kedge_status kedge_selection_measure(const kedge_model *base, const kedge_model 
   kedge_free(m.rows_RD);
   kedge_free(m.logits_RV);
   kedge_free(m.log_sums_R);
+  kedge_free(m.batch.ranks);
+  kedge_free(m.told);
+  kedge_free(m.all);
   if (status != KEDGE_OK) kedge_selection_destroy(selection);
   return status;
 }

@@ -41,7 +41,9 @@ typedef struct kedge_selection_options {
 
 /* Runs both models over the dataset, 4 + top-k passes a batch. Both are on one device and of one geometry
  * (kedge_probe_check). `options` may be NULL. The result is the caller's to destroy. Errors: ERR_MISMATCH,
- * ERR_UNSUPPORTED (no MoE layer), ERR_NUMERIC (logits that are not finite), ERR_MEMORY, ERR_INTERRUPTED. */
+ * ERR_UNSUPPORTED (no MoE layer), ERR_NUMERIC (logits that are not finite), ERR_MEMORY, ERR_INTERRUPTED.
+ * Ranks of the comm that the device has joined share the batches and call this together; all get the numbers,
+ * with the bits of one rank's. */
 kedge_status kedge_selection_measure(const kedge_model *base, const kedge_model *post,
                                      const kedge_dataset *dataset, const kedge_selection_options *options,
                                      kedge_selection *selection);
