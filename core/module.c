@@ -8,9 +8,12 @@
 #include "core/device.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const char *const names[] = {"vulkan", "cuda", "hip", "sim"};
@@ -39,6 +42,27 @@ static char *path_of(const char *name) {
   return kedge_format("libkedge-%s.so", name);
 }
 
+/* Whether all that would be mapped of a module is in its file: the system's loader does not look, and what a
+ * copy that was cut short lacks ends the program. What is no module at all it tells itself. */
+static bool is_whole(const char *path) {
+  const int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  struct stat info;
+  ElfW(Ehdr) head;
+  ElfW(Phdr) part;
+  bool whole = true;
+  if (file < 0) return true;
+  if (fstat(file, &info) == 0 && S_ISREG(info.st_mode) && pread(file, &head, sizeof head, 0) == sizeof head &&
+      !memcmp(head.e_ident, ELFMAG, SELFMAG) && head.e_phentsize == sizeof part)
+    for (uint64_t i = 0; i < head.e_phnum && whole; i++) {
+      const off_t at = (off_t)(head.e_phoff + i * sizeof part);
+      const uint64_t bytes = (uint64_t)info.st_size;
+      whole = pread(file, &part, sizeof part, at) == sizeof part &&
+              (part.p_type != PT_LOAD || (part.p_offset <= bytes && part.p_filesz <= bytes - part.p_offset));
+    }
+  close(file);
+  return whole;
+}
+
 static kedge_status load(const char *name, const kedge_backend **backend) {
   char *path = path_of(name);
   if (!path) return KEDGE_ERR_MEMORY;
@@ -47,6 +71,10 @@ static kedge_status load(const char *name, const kedge_backend **backend) {
   if (strchr(path, '/') && access(path, R_OK) != 0) {
     status = kedge_fail(KEDGE_ERR_DEVICE, "backend %s: %s is not there; it is built where its toolkit is",
                         name, path);
+    goto done;
+  }
+  if (strchr(path, '/') && !is_whole(path)) {
+    status = kedge_fail(KEDGE_ERR_DEVICE, "backend %s: %s is cut short", name, path);
     goto done;
   }
   handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);

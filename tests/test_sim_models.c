@@ -118,12 +118,49 @@ static void test_settings(void **state) {
   assert_string_equal(kedge_device_backend(device), "sim");
   kedge_device_close(device);
   training_expect(2, "expected wave=32|64", "train run.yaml output_dir=bad backend=sim:wave=33");
+  training_expect(0, "device: sim (waves of 64",
+                  "score --model base --tokens 1,2 --backend sim --device wave=64 --out s.safetensors");
+  training_expect(2, "names one already",
+                  "score --model base --tokens 1 --backend sim:wave=32 --device wave=64 --out s.safetensors");
+  /* A card may be asked for by its number alone, whether it is here or not. */
+  static const char *const cards[] = {"cuda:0", "hip:0", "cuda:blas=0,0"};
+  for (size_t i = 0; i < sizeof cards / sizeof *cards; i++) {
+    if (kedge_device_open(cards[i], NULL, &device) == KEDGE_ERR_ARGUMENT) fail_msg("%s", kedge_message());
+    kedge_device_close(device);
+  }
+}
+
+/* A module that is cut short, or is none, is a line. */
+static void test_modules(void **state) {
+  (void)state;
+  const char *program = getenv("KEDGE_BIN");
+  if (!program || !strrchr(program, '/')) skip();
+  char path[4096];
+  snprintf(path, sizeof path, "%.*s/libkedge-sim.so", (int)(strrchr(program, '/') - program), program);
+  if (!test_exists(path)) skip();
+  size_t bytes;
+  char *module = test_read(path, &bytes);
+  static const char *const said[] = {"libkedge-sim.so is cut short", "libkedge-sim.so is cut short",
+                                     "libkedge-sim.so is cut short", "file too short", "invalid ELF header"};
+  const size_t parts[] = {bytes / 2, bytes / 4, 100, 3, 5000};
+  const char *other = test_path(test_folder(), "libkedge-sim.so");
+  setenv("KEDGE_MODULES", test_folder(), 1);
+  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+    if (i == 4) memset(module, 'x', parts[i]);
+    test_remove(other);
+    test_write(other, module, parts[i]);
+    training_expect(1, said[i], "score --model base --tokens 1 --backend sim --out s.safetensors");
+  }
+  unsetenv("KEDGE_MODULES");
+  test_remove(other);
+  free(module);
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_settings), cmocka_unit_test(test_interventions),
-                                     cmocka_unit_test(test_training), cmocka_unit_test(test_training_bf16),
-                                     cmocka_unit_test(test_training_sigmoid)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_settings),      cmocka_unit_test(test_modules),
+      cmocka_unit_test(test_interventions), cmocka_unit_test(test_training),
+      cmocka_unit_test(test_training_bf16), cmocka_unit_test(test_training_sigmoid)};
   if (getenv("KEDGE_TEST")) cmocka_set_test_filter(getenv("KEDGE_TEST"));
   return cmocka_run_group_tests(tests, prepare, NULL);
 }

@@ -10,12 +10,14 @@
 #include "tests/support/files.h"
 #include "tests/support/vulkan.h"
 
+#include <ctype.h>
 #include <glob.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -51,6 +53,13 @@ static void test_choice(void **state) {
   }
   expect_refused("vulkan:no such device", "there are: 0 ");
   expect_refused("vulkan:99", "no device \"99\"");
+  char name[600] = "vulkan:";
+  memset(name + 7, 'x', 500);
+  expect_refused(name, "there are: 0 "); /* which a long name does not push out */
+  snprintf(name, sizeof name, "%s", kedge_test_vulkan_name());
+  for (char *at = strchr(name, ':'); at && *at; at++) *at = (char)toupper(*at);
+  ok(kedge_device_open(name, NULL, &device));
+  kedge_device_close(device);
   device = open_it();
   assert_non_null(strstr(kedge_device_description(device), "vulkan ("));
   kedge_device_close(device);
@@ -176,6 +185,22 @@ static void test_cut_work(void **state) {
   for (int i = 0; i < 96 * 96; i++) assert_true(whole[i] - shared[i] < 1e-5f && shared[i] - whole[i] < 1e-5f);
 }
 
+/* A word of the environment that means nothing is an error. */
+static void test_environment(void **state) {
+  (void)state;
+  static const char *const bad[][2] = {{"KEDGE_VULKAN_TILES", "wide"},
+                                       {"KEDGE_VULKAN_BUDGET", "many"},
+                                       {"KEDGE_VULKAN_BUDGET", "0"},
+                                       {"KEDGE_VULKAN_BUDGET", "1e9"}};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    kedge_device *device = NULL;
+    setenv(bad[i][0], bad[i][1], 1);
+    assert_int_equal(kedge_device_open(kedge_test_vulkan_name(), NULL, &device), KEDGE_ERR_ARGUMENT);
+    unsetenv(bad[i][0]);
+    if (!strstr(kedge_message(), bad[i][0])) fail_msg("%s", kedge_message());
+  }
+}
+
 /* Host threads sleep while the device works: processor time of the waiting thread stays small. */
 static void test_waiting(void **state) {
   (void)state;
@@ -289,6 +314,22 @@ static void test_cache(void **state) {
   assert_int_equal(truncate(cache_file, 30), 0);
   assert_non_null(strstr(opened_note(note), "cut short"));
   assert_string_equal(opened_note(note), "");
+  /* A pipe: nobody waits for what never comes. */
+  test_remove(cache_file);
+  assert_int_equal(mkfifo(cache_file, 0600), 0);
+  alarm(60);
+  assert_non_null(strstr(opened_note(note), "no such file"));
+  alarm(0);
+  assert_string_equal(opened_note(note), "");
+  /* A relative folder counts as none. */
+  char home[4096];
+  assert_non_null(getcwd(home, sizeof home));
+  assert_int_equal(chdir(test_folder()), 0);
+  setenv("XDG_CACHE_HOME", "relative", 1);
+  setenv("HOME", "also relative", 1);
+  assert_string_equal(opened_note(note), "");
+  assert_false(test_exists("relative/kedge") || test_exists("also relative/.cache/kedge"));
+  assert_int_equal(chdir(home), 0);
   /* A folder that cannot be made: no cache, no complaint. */
   setenv("XDG_CACHE_HOME", "/proc/nowhere", 1);
   assert_string_equal(opened_note(note), "");
@@ -299,9 +340,9 @@ int main(void) {
   setenv("XDG_CACHE_HOME", test_folder(), 1);
   if (!kedge_test_vulkan(&device)) return 77;
   kedge_device_close(device);
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_cache),      cmocka_unit_test(test_choice),
-                                     cmocka_unit_test(test_memory),     cmocka_unit_test(test_wide_grid),
-                                     cmocka_unit_test(test_cut_work),   cmocka_unit_test(test_waiting),
-                                     cmocka_unit_test(test_allocations)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_cache),       cmocka_unit_test(test_choice),
+                                     cmocka_unit_test(test_memory),      cmocka_unit_test(test_wide_grid),
+                                     cmocka_unit_test(test_cut_work),    cmocka_unit_test(test_waiting),
+                                     cmocka_unit_test(test_environment), cmocka_unit_test(test_allocations)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

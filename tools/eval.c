@@ -252,6 +252,7 @@ static kedge_status open_all(const eval_command *o, kedge_comm *comm, kedge_eval
   }
   KEDGE_TRY(kedge_tokenizer_open(o->model, NULL, &own->tokenizer));
   KEDGE_TRY(ranks_device(comm, o->backend, &open, &own->device));
+  input_device_tell(own->device);
   KEDGE_TRY(kedge_model_open(own->device, o->model, &how, &own->model));
   return open_steer(o, own->model, &own->steer, &own->base, e);
 }

@@ -200,6 +200,7 @@ static kedge_status run(const generate_command *o) {
   kedge_status status = input_dtype(o->dtype, &config, &dtype);
   if (status == KEDGE_OK) status = read_prompt(o, &s, &config);
   if (status == KEDGE_OK) status = input_device(o->backend, o->threads, &device);
+  if (status == KEDGE_OK) input_device_tell(device);
   const kedge_model_how how = {.dtype = dtype, .map = true, .options = o->model_options};
   if (status == KEDGE_OK) status = kedge_model_open(device, o->model, &how, &model);
   if (status == KEDGE_OK) status = compute(o, &s, model);

@@ -98,6 +98,8 @@ kedge_status input_dtype(const char *name, const kedge_hf_config *config, kedge_
 kedge_status input_device_open(const char *backend, const kedge_open_options *options,
                                kedge_device **device) {
   kedge_open_options own = *options;
+  if (input_device_wanted && strchr(backend, ':'))
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "--device: --backend %.60s names one already", backend);
   if (!own.settings) own.settings = input_device_wanted;
   KEDGE_TRY(kedge_device_open(backend, &own, device));
   if (kedge_device_note(*device)) fprintf(stderr, "kedge: %s\n", kedge_device_note(*device));
@@ -110,4 +112,9 @@ kedge_status input_device_open(const char *backend, const kedge_open_options *op
 kedge_status input_device(const char *backend, int64_t threads, kedge_device **device) {
   const kedge_open_options options = {.threads = (uint32_t)threads};
   return input_device_open(backend, &options, device);
+}
+
+void input_device_tell(const kedge_device *device) {
+  if (strcmp(kedge_device_backend(device), "cpu") != 0)
+    fprintf(stderr, "device: %s\n", kedge_device_description(device));
 }

@@ -38,5 +38,7 @@ extern const char *input_device_wanted;
 /* Opens `backend`; one that computes nothing is refused. `threads` 0: the backend's default. */
 kedge_status input_device(const char *backend, int64_t threads, kedge_device **device);
 kedge_status input_device_open(const char *backend, const kedge_open_options *options, kedge_device **device);
+/* The device on a line of standard error, unless it is the CPU, of which there is one. */
+void input_device_tell(const kedge_device *device);
 
 #endif

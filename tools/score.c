@@ -108,6 +108,7 @@ static kedge_status run(const score_options *o) {
   if (status == KEDGE_OK)
     status = o->tokens ? read_ids(o, &config, &in, &samples) : read_data(o, &in, &samples);
   if (status == KEDGE_OK) status = input_device(o->backend, o->threads, &device);
+  if (status == KEDGE_OK) input_device_tell(device);
   const kedge_model_how how = {.dtype = dtype, .map = true, .options = o->model_options};
   if (status == KEDGE_OK) status = kedge_model_open(device, o->model, &how, &model);
   if (status == KEDGE_OK) status = compute(o, model, &samples);

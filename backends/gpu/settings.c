@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reads what follows the colon in a device's name (state.h): "key=value", with commas between. */
+ * Reads what follows the colon in a device's name (state.h): "key=value", with commas between; a card's
+ * number may stand without its key. */
 #include "backends/gpu/blas_vendors.h"
 #include "backends/gpu/state.h"
 
@@ -79,8 +80,9 @@ kedge_status gpu__settings_read(const char *text, gpu_settings *settings) {
   *settings = defaults;
   while (text && *text) {
     const size_t length = strcspn(text, ","), key = strcspn(text, "=");
-    if (key >= length || !read_one(settings, text, key, text + key + 1, length - key - 1))
-      return bad(text, length);
+    const bool good = key < length ? read_one(settings, text, key, text + key + 1, length - key - 1)
+                                   : read_one(settings, "device", 6, text, length);
+    if (!good) return bad(text, length);
     text += length + (text[length] == ',');
   }
   return KEDGE_OK;

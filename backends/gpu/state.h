@@ -24,7 +24,7 @@ typedef struct gpu_settings {
 #else
 #define GPU_HOST_MEMORY false
 #define GPU_HAS_GRAPHS  1
-#define GPU_SETTINGS    "device, blas=0|1, graphs=0|1"
+#define GPU_SETTINGS    "a card's number, blas=0|1, graphs=0|1"
 #endif
 
 #define GPU_DEVICE_ANY UINT32_MAX

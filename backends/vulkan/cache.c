@@ -6,6 +6,7 @@
  */
 #include "backends/vulkan/vulkan.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,9 +41,10 @@ static void fill_header(const vk_state *s, const void *data, size_t bytes, heade
 static bool find_path(vk_state *s) {
   const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
   char folder[400], hex[9] = "";
-  int length = base && *base   ? snprintf(folder, sizeof folder, "%s", base)
-               : home && *home ? snprintf(folder, sizeof folder, "%s/.cache", home)
-                               : -1;
+  /* Relative folders count as absent: a run would leave one wherever it is started. */
+  int length = base && *base == '/'   ? snprintf(folder, sizeof folder, "%s", base)
+               : home && *home == '/' ? snprintf(folder, sizeof folder, "%s/.cache", home)
+                                      : -1;
   if (length < 0 || (size_t)length + 8 > sizeof folder) return false;
   mkdir(folder, 0700);
   strcat(folder, "/kedge");
@@ -66,9 +68,10 @@ static const char *check(const header *have, const header *want, uint64_t file_b
 static void *read_file(FILE *file, const vk_state *s, size_t *bytes, const char **why) {
   header have, want;
   struct stat info;
+  *why = "it is no such file";
+  if (fstat(fileno(file), &info) != 0 || !S_ISREG(info.st_mode)) return NULL;
   *why = "it is cut short";
-  if (fstat(fileno(file), &info) != 0 || info.st_size < (off_t)sizeof have || info.st_size > LARGEST ||
-      fread(&have, sizeof have, 1, file) != 1)
+  if (info.st_size < (off_t)sizeof have || info.st_size > LARGEST || fread(&have, sizeof have, 1, file) != 1)
     return NULL;
   fill_header(s, NULL, 0, &want);
   *bytes = (size_t)info.st_size - sizeof have;
@@ -94,8 +97,13 @@ kedge_status kedge__vk_cache_read(vk_state *s, void **data, size_t *bytes) {
     s->cache_path[0] = '\0';
     return KEDGE_OK;
   }
-  FILE *file = fopen(s->cache_path, "rb");
-  if (!file) return KEDGE_OK;
+  /* Not to wait for whoever would write into a pipe of that name. */
+  const int handle = open(s->cache_path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  FILE *file = handle < 0 ? NULL : fdopen(handle, "rb");
+  if (!file) {
+    if (handle >= 0) close(handle);
+    return KEDGE_OK;
+  }
   *data = read_file(file, s, bytes, &why);
   fclose(file);
   if (!*data) {

@@ -225,12 +225,13 @@ static int rank(VkPhysicalDeviceType type) {
   }
 }
 
-/* Whether a device is the one that was asked for: by its number among all, or part of its name. */
+/* Whether a device is the one that was asked for: by its number among all, or part of its name in letters of
+ * either size. */
 static bool is_wanted(const char *wanted, uint32_t index, const char *name) {
   char *end;
   unsigned long number = strtoul(wanted, &end, 10);
   if (*wanted >= '0' && *wanted <= '9' && !*end) return number == index;
-  return strstr(name, wanted) != NULL;
+  return strcasestr(name, wanted) != NULL;
 }
 
 static kedge_status refuse(vk_state *s, const VkPhysicalDevice *all, uint32_t count, const char *wanted) {
@@ -243,7 +244,8 @@ static kedge_status refuse(vk_state *s, const VkPhysicalDevice *all, uint32_t co
              p.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU ? " (software)" : "");
   }
   (void)s;
-  if (wanted) return kedge_fail(KEDGE_ERR_DEVICE, "vulkan: no device \"%s\"; there are: %s", wanted, names);
+  if (wanted)
+    return kedge_fail(KEDGE_ERR_DEVICE, "vulkan: no device \"%.60s\"; there are: %s", wanted, names);
   return kedge_fail(KEDGE_ERR_DEVICE, "vulkan: only software devices, which are used by request alone: %s",
                     names);
 }
@@ -255,8 +257,10 @@ static kedge_status choose(vk_state *s, const char *wanted) {
   driver_begins();
   VkResult result = vkEnumeratePhysicalDevices(s->instance, &count, all);
   driver_ends();
+  /* The loader says so where each driver that is installed finds nothing to drive. */
+  if (result == VK_ERROR_INITIALIZATION_FAILED) count = 0, result = VK_SUCCESS;
   if (result != VK_SUCCESS && result != VK_INCOMPLETE) return kedge__vk_fail(s, result, "listing devices");
-  if (!count) return kedge_fail(KEDGE_ERR_DEVICE, "vulkan: there is no device");
+  if (!count) return kedge_fail(KEDGE_ERR_DEVICE, "vulkan: no installed driver finds a device");
   for (uint32_t i = 0; i < count; i++) {
     VkPhysicalDeviceProperties p;
     vkGetPhysicalDeviceProperties(all[i], &p);

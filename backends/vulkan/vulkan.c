@@ -5,6 +5,7 @@
  */
 #include "backends/vulkan/vulkan.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,15 +35,32 @@ static void vk_close(kedge_device *device) {
   device->state = NULL;
 }
 
+/* What a developer may ask for; a word that means nothing is an error, not another way to run. */
+static kedge_status read_environment(vk_state *s) {
+  const char *tiles = getenv("KEDGE_VULKAN_TILES"), *budget = getenv("KEDGE_VULKAN_BUDGET");
+  s->budget = 20000000000ull;
+  s->narrow = s->facts.subgroup <= 8;
+  if (budget && *budget) {
+    char *end;
+    errno = 0;
+    s->budget = strtoull(budget, &end, 10);
+    if (*budget < '0' || *budget > '9' || *end || errno || !s->budget)
+      return kedge_fail(KEDGE_ERR_ARGUMENT,
+                        "KEDGE_VULKAN_BUDGET: expected a number of operations above 0, came \"%.40s\"",
+                        budget);
+  }
+  if (tiles && *tiles && strcmp(tiles, "shared") != 0)
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "KEDGE_VULKAN_TILES: expected shared, came \"%.40s\"", tiles);
+  if (tiles && *tiles) s->narrow = false;
+  return KEDGE_OK;
+}
+
 static kedge_status vk_open(const kedge_open_options *options, kedge_device *device) {
   vk_state *s = kedge_alloc(1, sizeof *s);
   if (!s) return KEDGE_ERR_MEMORY;
   device->state = s;
-  s->budget = 20000000000ull;
   kedge_status status = kedge__vk_device_make(s, options->settings);
-  const char *tiles = getenv("KEDGE_VULKAN_TILES"), *budget = getenv("KEDGE_VULKAN_BUDGET");
-  if (budget && strtoull(budget, NULL, 10)) s->budget = strtoull(budget, NULL, 10);
-  s->narrow = tiles && *tiles ? !strcmp(tiles, "narrow") && s->facts.subgroup <= 8 : s->facts.subgroup <= 8;
+  if (status == KEDGE_OK) status = read_environment(s);
   if (status == KEDGE_OK) status = kedge__vk_stream_make(s);
   if (status == KEDGE_OK) status = kedge__vk_pipelines_make(s);
   if (status != KEDGE_OK) {

@@ -127,11 +127,14 @@ static void enqueue(uint32_t first, uint32_t count) {
 
 static void fiber_main(void);
 
+/* NULL without memory for the first of a block; later ones do not return then. */
 static fiber *take_fiber(void) {
   if (m.idle_count) return m.idle[--m.idle_count];
   fiber *f = fiber_new(fiber_main);
-  if (!f) sim_fail("no memory for a stack");
-  m.all[m.fiber_count++] = f;
+  if (f)
+    m.all[m.fiber_count++] = f;
+  else
+    sim_fail("%s: no memory for a stack", m.kernel);
   return f;
 }
 
@@ -203,6 +206,10 @@ static void run_block(uint32_t block, uint32_t threads) {
   enqueue(0, threads);
   sim_now.thread = next_thread();
   fiber *first = take_fiber();
+  if (!first) {
+    m.failed = true;
+    return;
+  }
   m.threads[sim_now.thread].fiber = first;
   m.running = true;
   fiber_switch(NULL, first);
