@@ -71,6 +71,39 @@ static void test_choice(void **state) {
   unsetenv("VK_DRIVER_FILES");
 }
 
+static void expect_description(const char *name, uint32_t ordinal, const char *text) {
+  kedge_device *device;
+  ok(kedge_device_open(name, &(kedge_open_options){.ordinal = ordinal}, &device));
+  if (!strstr(kedge_device_description(device), text))
+    fail_msg("%s, process %u: %s", name, ordinal, kedge_device_description(device));
+  kedge_device_close(device);
+}
+
+/* Processes that share a machine take its devices in turn, unless one is asked for by number. */
+static void test_turns(void **state) {
+  (void)state;
+  glob_t found;
+  char drivers[1200];
+  size_t bytes;
+  if (glob("/usr/share/vulkan/icd.d/lvp_icd*.json", 0, NULL, &found)) skip();
+  char *driver = test_read(found.gl_pathv[0], &bytes);
+  globfree(&found);
+  const char *a = test_path(test_folder(), "a.json"), *b = test_path(test_folder(), "b.json");
+  test_write(a, driver, bytes);
+  test_write(b, driver, bytes);
+  free(driver);
+  snprintf(drivers, sizeof drivers, "%s:%s", a, b);
+  setenv("VK_ICD_FILENAMES", drivers, 1);
+  setenv("VK_DRIVER_FILES", drivers, 1);
+  expect_description("vulkan:llvmpipe", 0, " 0, software");
+  expect_description("vulkan:llvmpipe", 1, " 1, software");
+  expect_description("vulkan:llvmpipe", 2, " 0, software");
+  expect_description("vulkan:0", 1, " 0, software");
+  expect_description("vulkan:1", 0, " 1, software");
+  unsetenv("VK_ICD_FILENAMES");
+  unsetenv("VK_DRIVER_FILES");
+}
+
 /* Bytes go there and back, at any offset and in pieces; too large a buffer is one line. */
 static void test_memory(void **state) {
   (void)state;
@@ -343,6 +376,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_cache),       cmocka_unit_test(test_choice),
                                      cmocka_unit_test(test_memory),      cmocka_unit_test(test_wide_grid),
                                      cmocka_unit_test(test_cut_work),    cmocka_unit_test(test_waiting),
-                                     cmocka_unit_test(test_environment), cmocka_unit_test(test_allocations)};
+                                     cmocka_unit_test(test_environment), cmocka_unit_test(test_turns),
+                                     cmocka_unit_test(test_allocations)};
+  if (getenv("KEDGE_TEST")) cmocka_set_test_filter(getenv("KEDGE_TEST"));
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

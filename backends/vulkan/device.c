@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MOST_DEVICES = 16 };
+
 static const char *result_text(VkResult result) {
   switch (result) {
   case VK_ERROR_OUT_OF_HOST_MEMORY:
@@ -250,10 +252,48 @@ static kedge_status refuse(vk_state *s, const VkPhysicalDevice *all, uint32_t co
                     names);
 }
 
-static kedge_status choose(vk_state *s, const char *wanted) {
-  VkPhysicalDevice all[16];
-  uint32_t count = 16;
+/* What a device lacks that the backend needs; NULL: nothing. */
+static const char *lacks(VkPhysicalDevice physical, const VkPhysicalDeviceProperties *p) {
+  VkQueueFamilyProperties queue;
+  const char *missing = missing_feature(physical, p);
+  return missing || find_family(physical, &queue) != UINT32_MAX ? missing : "queue that computes";
+}
+
+/* Of the devices that are wanted and have all that is needed the best kind, and of several of that kind the
+ * one whose turn it is: processes that share a machine have a device each. */
+static kedge_status pick(vk_state *s, const VkPhysicalDevice *all, uint32_t count, const char *wanted,
+                         uint32_t ordinal) {
+  VkPhysicalDeviceProperties p[MOST_DEVICES];
+  uint32_t found[MOST_DEVICES], found_count = 0, poor = UINT32_MAX;
   int best = -1;
+  for (uint32_t i = 0; i < count; i++) {
+    vkGetPhysicalDeviceProperties(all[i], &p[i]);
+    const bool software = p[i].deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
+    if (wanted ? !is_wanted(wanted, i, p[i].deviceName) : software) continue;
+    if (lacks(all[i], &p[i])) {
+      if (poor == UINT32_MAX) poor = i;
+      continue;
+    }
+    if (rank(p[i].deviceType) < best) continue;
+    if (rank(p[i].deviceType) > best) found_count = 0;
+    best = rank(p[i].deviceType);
+    found[found_count++] = i;
+  }
+  if (!found_count && poor != UINT32_MAX)
+    return kedge_fail(KEDGE_ERR_DEVICE, "vulkan: %s has no %s", p[poor].deviceName,
+                      lacks(all[poor], &p[poor]));
+  if (!found_count) return refuse(s, all, count, wanted);
+  const uint32_t taken = found[ordinal % found_count];
+  s->physical = all[taken];
+  for (uint32_t i = 0; i < count; i++)
+    if (i != taken && !strcmp(p[i].deviceName, p[taken].deviceName))
+      snprintf(s->facts.number, sizeof s->facts.number, " %u", taken);
+  return KEDGE_OK;
+}
+
+static kedge_status choose(vk_state *s, const char *wanted, uint32_t ordinal) {
+  VkPhysicalDevice all[MOST_DEVICES];
+  uint32_t count = MOST_DEVICES;
   driver_begins();
   VkResult result = vkEnumeratePhysicalDevices(s->instance, &count, all);
   driver_ends();
@@ -261,27 +301,12 @@ static kedge_status choose(vk_state *s, const char *wanted) {
   if (result == VK_ERROR_INITIALIZATION_FAILED) count = 0, result = VK_SUCCESS;
   if (result != VK_SUCCESS && result != VK_INCOMPLETE) return kedge__vk_fail(s, result, "listing devices");
   if (!count) return kedge_fail(KEDGE_ERR_DEVICE, "vulkan: no installed driver finds a device");
-  for (uint32_t i = 0; i < count; i++) {
-    VkPhysicalDeviceProperties p;
-    vkGetPhysicalDeviceProperties(all[i], &p);
-    if (wanted && !is_wanted(wanted, i, p.deviceName)) continue;
-    if (rank(p.deviceType) <= best || (!wanted && p.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU)) continue;
-    best = rank(p.deviceType);
-    s->physical = all[i];
-  }
-  if (best < 0) return refuse(s, all, count, wanted);
-  VkPhysicalDeviceProperties p;
-  vkGetPhysicalDeviceProperties(s->physical, &p);
-  VkQueueFamilyProperties queue;
-  const char *missing = missing_feature(s->physical, &p);
-  if (!missing && find_family(s->physical, &queue) == UINT32_MAX) missing = "a queue that computes";
-  if (missing) return kedge_fail(KEDGE_ERR_DEVICE, "vulkan: %s has no %s", p.deviceName, missing);
-  return KEDGE_OK;
+  return pick(s, all, count, wanted, ordinal);
 }
 
-kedge_status kedge__vk_device_make(vk_state *s, const char *wanted) {
+kedge_status kedge__vk_device_make(vk_state *s, const kedge_open_options *options) {
   KEDGE_TRY(make_instance(s));
-  KEDGE_TRY(choose(s, wanted));
+  KEDGE_TRY(choose(s, options->settings, options->ordinal));
   learn(s);
   return make_device(s);
 }

@@ -59,7 +59,7 @@ static kedge_status vk_open(const kedge_open_options *options, kedge_device *dev
   vk_state *s = kedge_alloc(1, sizeof *s);
   if (!s) return KEDGE_ERR_MEMORY;
   device->state = s;
-  kedge_status status = kedge__vk_device_make(s, options->settings);
+  kedge_status status = kedge__vk_device_make(s, options);
   if (status == KEDGE_OK) status = read_environment(s);
   if (status == KEDGE_OK) status = kedge__vk_stream_make(s);
   if (status == KEDGE_OK) status = kedge__vk_pipelines_make(s);
@@ -67,8 +67,8 @@ static kedge_status vk_open(const kedge_open_options *options, kedge_device *dev
     vk_close(device);
     return status;
   }
-  snprintf(device->description, sizeof device->description, "vulkan (%.80s%s)", s->facts.name,
-           s->facts.software ? ", software" : "");
+  snprintf(device->description, sizeof device->description, "vulkan (%.80s%s%s)", s->facts.name,
+           s->facts.number, s->facts.software ? ", software" : "");
   if (s->note[0]) snprintf(device->note, sizeof device->note, "%s", s->note);
   return KEDGE_OK;
 }

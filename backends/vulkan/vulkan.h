@@ -36,6 +36,7 @@ typedef struct vk_pipeline {
 /* What is known of a physical device. */
 typedef struct vk_facts {
   char name[VK_MAX_PHYSICAL_DEVICE_NAME_SIZE];
+  char number[16]; /* " 1" where another device has the same name, else "" */
   uint32_t vendor, id, family; /* family: of the queue */
   uint8_t driver[VK_UUID_SIZE], cache[VK_UUID_SIZE];
   bool software, resize_subgroup;
@@ -109,7 +110,7 @@ typedef struct vk_state {
 } vk_state;
 
 /* ---- device.c */
-kedge_status kedge__vk_device_make(vk_state *s, const char *wanted);
+kedge_status kedge__vk_device_make(vk_state *s, const kedge_open_options *options);
 void kedge__vk_device_destroy(vk_state *s);
 /* The status and line of a failed call. DEVICE_LOST marks the device. */
 kedge_status kedge__vk_fail(vk_state *s, VkResult result, const char *what);
