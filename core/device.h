@@ -98,7 +98,7 @@ extern const kedge_backend kedge__backend_ref, kedge__backend_cpu, kedge__backen
  * numbers tell a module of another version of this contract. */
 enum { KEDGE_MODULE_VERSION = 1 };
 typedef struct kedge_module {
-  uint32_t version, ops; /* KEDGE_MODULE_VERSION, KEDGE_OP_COUNT */
+  uint32_t version, ops; /* KEDGE_MODULE_CONTRACT of module.h, KEDGE_OP_COUNT */
   uint64_t step_bytes;   /* sizeof(kedge_step) */
   const kedge_backend *backend;
 } kedge_module;

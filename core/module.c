@@ -5,7 +5,7 @@
  * KEDGE_MODULES, else beside the library or program that holds this code, else where the system looks. It
  * stays loaded: vendors' runtimes do not take being unloaded.
  */
-#include "core/device.h"
+#include "core/module.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -63,6 +63,12 @@ static bool is_whole(const char *path) {
   return whole;
 }
 
+static uint32_t contract(void) {
+  uint64_t args = 0;
+  for (uint32_t i = 0; i < KEDGE_OP_COUNT; i++) args += (i + 1) * kedge_op_get((kedge_op)i)->args_size_f32;
+  return KEDGE_MODULE_CONTRACT(args);
+}
+
 static kedge_status load(const char *name, const kedge_backend **backend) {
   char *path = path_of(name);
   if (!path) return KEDGE_ERR_MEMORY;
@@ -83,7 +89,7 @@ static kedge_status load(const char *name, const kedge_backend **backend) {
     goto done;
   }
   const kedge_module *module = dlsym(handle, "kedge_backend_module");
-  if (!module || module->version != KEDGE_MODULE_VERSION || module->ops != KEDGE_OP_COUNT ||
+  if (!module || module->version != contract() || module->ops != KEDGE_OP_COUNT ||
       module->step_bytes != sizeof(kedge_step)) {
     status = kedge_fail(KEDGE_ERR_DEVICE, "backend %s: %s belongs to another version of Kedge", name, path);
     dlclose(handle);

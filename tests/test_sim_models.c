@@ -4,6 +4,7 @@
  * Whole models on the simulated card: gradients of every intervention through decoders, ten training steps
  * beside the CPU's, the same bits in every order of threads. KEDGE_SIM names another device for all of it, as
  * in test_sim.c ("cuda"). Ops alone are in test_sim.c. */
+#include "core/device.h"
 #include "models/gradcheck/gradcheck.h"
 #include "tests/support/files.h"
 #include "tests/support/runs.h"
@@ -130,7 +131,21 @@ static void test_settings(void **state) {
   }
 }
 
-/* A module that is cut short, or is none, is a line. */
+/* Writes into a copy of a module the number that modules had while nothing but its ops and steps told one
+ * version from another. */
+static void make_old(char *module, size_t bytes) {
+  const uint32_t ops = KEDGE_OP_COUNT, old = 1;
+  const uint64_t step = sizeof(kedge_step);
+  unsigned found = 0;
+  for (size_t at = 4; at + 12 <= bytes; at += 4)
+    if (!memcmp(module + at, &ops, 4) && !memcmp(module + at + 4, &step, 8)) {
+      memcpy(module + at - 4, &old, 4);
+      found++;
+    }
+  assert_int_equal(found, 1);
+}
+
+/* A module that is cut short, of another version, or none, is a line. */
 static void test_modules(void **state) {
   (void)state;
   const char *program = getenv("KEDGE_BIN");
@@ -145,6 +160,9 @@ static void test_modules(void **state) {
   const size_t parts[] = {bytes / 2, bytes / 4, 100, 3, 5000};
   const char *other = test_path(test_folder(), "libkedge-sim.so");
   setenv("KEDGE_MODULES", test_folder(), 1);
+  make_old(module, bytes);
+  test_write(other, module, bytes);
+  training_expect(1, "another version", "score --model base --tokens 1 --backend sim --out s.safetensors");
   for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
     if (i == 4) memset(module, 'x', parts[i]);
     test_remove(other);

@@ -6,6 +6,7 @@
  * name.
  */
 #include "backends/gpu/state.h"
+#include "core/module.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -220,5 +221,5 @@ static const kedge_backend backend = {.name = GPU_NAME,
                                       .time = gpu_time};
 
 extern const kedge_module kedge_backend_module;
-const kedge_module kedge_backend_module = {KEDGE_MODULE_VERSION, KEDGE_OP_COUNT, sizeof(kedge_step),
-                                           &backend};
+const kedge_module kedge_backend_module = {KEDGE_MODULE_CONTRACT(KEDGE_MODULE_ARGS), KEDGE_OP_COUNT,
+                                           sizeof(kedge_step), &backend};

@@ -4,6 +4,7 @@
  * memory and one or more dispatches, whose shaders kernels/ names. Every dispatch goes through dispatch().
  */
 #include "backends/vulkan/vulkan.h"
+#include "core/module.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -276,4 +277,5 @@ static const kedge_backend backend = {.name = "vulkan",
                                       .sync = vk_sync,
                                       .time = vk_time};
 
-const kedge_module exported = {KEDGE_MODULE_VERSION, KEDGE_OP_COUNT, sizeof(kedge_step), &backend};
+const kedge_module exported = {KEDGE_MODULE_CONTRACT(KEDGE_MODULE_ARGS), KEDGE_OP_COUNT, sizeof(kedge_step),
+                               &backend};
