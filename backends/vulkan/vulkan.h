@@ -36,7 +36,7 @@ typedef struct vk_pipeline {
 /* What is known of a physical device. */
 typedef struct vk_facts {
   char name[VK_MAX_PHYSICAL_DEVICE_NAME_SIZE];
-  char number[16]; /* " 1" where another device has the same name, else "" */
+  char number[16];             /* " 1" where another device has the same name, else "" */
   uint32_t vendor, id, family; /* family: of the queue */
   uint8_t driver[VK_UUID_SIZE], cache[VK_UUID_SIZE];
   bool software, resize_subgroup;
