@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * `kedge trace`: writes a routing trace (models/trace/trace.h) of a model over data; `kedge trace import`
  * is in trace_import.c. */
+#include "models/trace/near_ties.h"
 #include "tools/inputs.h"
 #include "tools/interrupt.h"
 #include "tools/ranks.h"
@@ -11,7 +12,8 @@
 #include <string.h>
 
 typedef struct settings {
-  const char *model, *out;
+  const char *model, *out, *near_ties;
+  double tolerance;
   cli_list files;
   tracing tracing;
 } settings;
@@ -35,11 +37,39 @@ typedef struct opened {
 static kedge_status open_all(const settings *s, kedge_comm *comm, opened *o) {
   const kedge_open_options open = {.threads = (uint32_t)s->tracing.threads};
   KEDGE_TRY(input_spare(s->out, s->model, s->files.items, s->files.count));
+  if (s->near_ties) KEDGE_TRY(input_spare(s->near_ties, s->model, s->files.items, s->files.count));
+  if (s->near_ties && !strcmp(s->near_ties, s->out))
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "--near-ties %s would replace --out", s->near_ties);
   KEDGE_TRY(tracing_dtype(&s->tracing, &s->model, 1, &o->dtype));
   KEDGE_TRY(kedge_tokenizer_open(s->model, NULL, &o->tokenizer));
   KEDGE_TRY(
       tracing_data(&s->tracing, o->tokenizer, s->files.items, s->files.count, ranks_leads(comm), &o->data));
   return ranks_device(comm, s->tracing.backend, &open, &o->device);
+}
+
+/* "near ties within 1e-05: 3 of 4096 choices; by layer 1:2 3:1", and the list. */
+static kedge_status tell_near_ties(const settings *s, const kedge_trace *t) {
+  uint64_t *counts = kedge_alloc(t->layers, sizeof *counts);
+  if (!counts) return KEDGE_ERR_MEMORY;
+  const uint64_t all = kedge_near_ties_count(t, s->tolerance, counts);
+  printf("near ties within %g: %llu of %llu choices", s->tolerance, (unsigned long long)all,
+         (unsigned long long)t->tokens * t->layers);
+  bool first = true;
+  for (uint32_t l = 0; l < t->layers; l++) {
+    if (!counts[l]) continue;
+    printf("%s %d:%llu", first ? "; by layer" : "", t->layer_numbers[l], (unsigned long long)counts[l]);
+    first = false;
+  }
+  printf("\n");
+  kedge_free(counts);
+  return kedge_near_ties_save(t, s->tolerance, s->near_ties);
+}
+
+/* What the rank that has the files does with the trace. */
+static kedge_status keep(const settings *s, const kedge_trace *t) {
+  KEDGE_TRY(kedge_trace_save(t, s->out));
+  trace_tell(s->out, t);
+  return s->near_ties ? tell_near_ties(s, t) : KEDGE_OK;
 }
 
 static kedge_status run(kedge_comm *comm, const settings *s) {
@@ -49,9 +79,7 @@ static kedge_status run(kedge_comm *comm, const settings *s) {
   KEDGE_GOTO(kedge_comm_agree(comm, open_all(s, comm, &o)), status, done);
   KEDGE_GOTO(tracing_run(&s->tracing, "model", s->model, o.device, o.dtype, o.tokenizer, &o.data, 1, &trace),
              status, done);
-  KEDGE_GOTO(kedge_comm_agree(comm, ranks_leads(comm) ? kedge_trace_save(&trace, s->out) : KEDGE_OK), status,
-             done);
-  trace_tell(s->out, &trace);
+  status = kedge_comm_agree(comm, ranks_leads(comm) ? keep(s, &trace) : KEDGE_OK);
 done:
   kedge_trace_destroy(&trace);
   kedge_device_close(o.device);
@@ -65,7 +93,7 @@ static char *more(void) {
 }
 
 int command_trace(int argc, char **argv) {
-  settings s = {.tracing = TRACING_DEFAULTS};
+  settings s = {.tracing = TRACING_DEFAULTS, .tolerance = 1e-5};
   cli_list arguments;
   int code;
   if (argc > 1 && !strcmp(argv[1], "import")) {
@@ -81,6 +109,10 @@ int command_trace(int argc, char **argv) {
       {"--out", CLI_TEXT, &s.out, "FILE", "routing trace to write (safetensors)", true, 0, 0},
       {"--weights", CLI_FLAG, &s.tracing.weights, NULL, "with the gate weights", false, 0, 0},
       {"--logits", CLI_FLAG, &s.tracing.logits, NULL, "with the router's logits of all experts", false, 0, 0},
+      {"--near-ties", CLI_TEXT, &s.near_ties, "FILE",
+       "count choices that rounding decides, list them here (CSV), keep all gaps in the trace", false, 0, 0},
+      {"--near-tolerance", CLI_REAL, &s.tolerance, "X",
+       "how near the last chosen and the best left out have scored (1e-5)", false, 0, 1e6},
       TRACING_OPTIONS(s.tracing),
   };
   const cli_spec spec = {
@@ -96,6 +128,7 @@ int command_trace(int argc, char **argv) {
                   "kedge trace import --format jsonl other.jsonl --experts 64 --out other.safetensors",
       .more = more};
   if (!cli_parse(&spec, argc, argv, &arguments, &code)) return code;
+  s.tracing.gaps = s.near_ties != NULL;
   interrupt_listen();
   kedge_comm *comm = NULL;
   kedge_status status = ranks_open("trace", true, &comm);

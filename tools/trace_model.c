@@ -62,6 +62,7 @@ static kedge_status collect(const tracing *t, const kedge_model *model, const ke
                                        .max_tokens = (uint64_t)t->max_tokens,
                                        .with_weights = t->weights,
                                        .with_logits = t->logits,
+                                       .with_gaps = t->gaps,
                                        .progress = advanced,
                                        .context = bar};
   KEDGE_TRY(kedge_trace_collect(model, data, &options, trace));

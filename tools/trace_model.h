@@ -13,7 +13,7 @@ typedef struct tracing {
   const char *command; /* "probe": stands before what is told */
   const char *backend, *dtype, *prompt_template, *chat_template, *model_options;
   int64_t max_tokens, batch_size, max_length, threads;
-  bool weights, logits; /* kept in the traces */
+  bool weights, logits, gaps; /* kept in the traces */
 } tracing;
 
 #define TRACING_DEFAULTS                                                                                     \

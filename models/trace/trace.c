@@ -38,6 +38,8 @@ void kedge_trace_destroy(kedge_trace *t) {
   kedge_free(t->logits);
   kedge_free(t->ties);
   kedge_free(t->tied);
+  kedge_free(t->gaps);
+  kedge_free(t->nexts);
   kedge_free(t->samples);
   kedge_free(t->spans);
   kedge_free(t->layer_numbers);
@@ -109,8 +111,22 @@ static kedge_status check_ties(const kedge_trace *t, const char *name) {
   return KEDGE_OK;
 }
 
+static kedge_status check_gaps(const kedge_trace *t, const char *name) {
+  for (size_t row = 0; row < (size_t)t->tokens * t->layers; row++) {
+    if (t->gaps && !(t->gaps[row] >= 0 && isfinite(t->gaps[row])))
+      return kedge_fail(KEDGE_ERR_FORMAT,
+                        "%s: gap of token %zu, layer %zu: expected a finite number, 0 or more, got %g", name,
+                        row / t->layers, row % t->layers, (double)t->gaps[row]);
+    if (t->nexts && (t->nexts[row] < -1 || t->nexts[row] >= (int32_t)t->experts))
+      return kedge_fail(KEDGE_ERR_FORMAT, "%s: next of token %zu, layer %zu: expected -1 to %u, got %d", name,
+                        row / t->layers, row % t->layers, t->experts - 1, t->nexts[row]);
+  }
+  return KEDGE_OK;
+}
+
 kedge_status kedge_trace_check(const kedge_trace *t, const char *name) {
   KEDGE_TRY(check_ids(t, name));
+  KEDGE_TRY(check_gaps(t, name));
   KEDGE_TRY(check_finite(t, name, "weights", t->weights, t->topk, 0));
   KEDGE_TRY(check_finite(t, name, "logits", t->logits, t->experts, -INFINITY));
   KEDGE_TRY(check_ties(t, name));

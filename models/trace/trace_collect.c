@@ -18,12 +18,13 @@ typedef struct collector {
   uint32_t batch;   /* samples of a batch */
   kedge_comm *comm; /* of ranks that share the batches; NULL: one */
   kedge_parcel *to, *from;
-  uint32_t used; /* tokens collected so far */
-  int32_t *ids;  /* [T, K] of one layer of a pass */
-  float *gates;  /* [T, K] */
-  float *logits; /* [T, E] */
-  float *scores; /* [T, E], what the router ranks */
-  float *bias;   /* [E], the model's selection bias in a layer; all 0 without one */
+  uint32_t used;   /* tokens collected so far */
+  int32_t *ids;    /* [T, K] of one layer of a pass */
+  float *gates;    /* [T, K] */
+  float *logits;   /* [T, E] */
+  float *scores;   /* [T, E], what the router ranks */
+  float *bias;     /* [E], the model's selection bias in a layer; all 0 without one */
+  uint8_t *chosen; /* [E] of a row, 0 between rows */
   bool any_tie;
 } collector;
 
@@ -72,6 +73,22 @@ static kedge_status read_scores(collector *c, const kedge_pass *pass, uint32_t l
   return KEDGE_OK;
 }
 
+/* How near a row came to another choice: the worst score of its experts against the best of all others. */
+static void measure_gap(collector *c, const float *scores, const int32_t *ids, size_t row) {
+  kedge_trace *t = c->trace;
+  float least = INFINITY, most = -INFINITY;
+  int32_t next = -1;
+  for (uint32_t k = 0; k < t->topk; k++) {
+    least = fminf(least, scores[ids[k]]);
+    c->chosen[ids[k]] = 1;
+  }
+  for (uint32_t e = 0; e < t->experts; e++)
+    if (!c->chosen[e] && scores[e] > most) most = scores[e], next = (int32_t)e;
+  for (uint32_t k = 0; k < t->topk; k++) c->chosen[ids[k]] = 0;
+  t->nexts[row] = next;
+  t->gaps[row] = next < 0 ? KEDGE_TRACE_GAP_MOST : fminf(fmaxf(least - most, 0), KEDGE_TRACE_GAP_MOST);
+}
+
 /* One layer of a pass into the trace. */
 static kedge_status take_layer(collector *c, kedge_pass *pass, uint32_t layer, uint32_t tokens) {
   kedge_trace *t = c->trace;
@@ -92,6 +109,7 @@ static kedge_status take_layer(collector *c, kedge_pass *pass, uint32_t layer, u
     t->ties[row] = kedge_trace_mark_ties(c->scores + (size_t)i * E, E, c->ids + (size_t)i * K, K,
                                          t->tied + row * ((E + 7) / 8));
     c->any_tie = c->any_tie || t->ties[row];
+    if (t->gaps) measure_gap(c, c->scores + (size_t)i * E, c->ids + (size_t)i * K, row);
   }
   return KEDGE_OK;
 }
@@ -153,6 +171,8 @@ static kedge_status share_round(collector *c, uint64_t first) {
   KEDGE_TRY(share_array(c, first, t->logits, L * E * sizeof *t->logits));
   KEDGE_TRY(share_array(c, first, t->ties, L * sizeof *t->ties));
   KEDGE_TRY(share_array(c, first, t->tied, L * ((E + 7) / 8)));
+  KEDGE_TRY(share_array(c, first, t->gaps, L * sizeof *t->gaps));
+  KEDGE_TRY(share_array(c, first, t->nexts, L * sizeof *t->nexts));
   KEDGE_TRY(share_array(c, first, t->samples, sizeof *t->samples));
   KEDGE_TRY(share_array(c, first, t->spans, sizeof *t->spans));
   return kedge_comm_any(c->comm, &c->any_tie);
@@ -202,17 +222,21 @@ static kedge_status prepare(collector *c, const kedge_dataset *dataset, uint32_t
   const size_t rows = (size_t)t->tokens * t->layers;
   if (o->with_weights) t->weights = kedge_alloc(rows, t->topk * sizeof *t->weights);
   if (o->with_logits) t->logits = kedge_alloc(rows, t->experts * sizeof *t->logits);
+  if (o->with_gaps) t->gaps = kedge_alloc(rows, sizeof *t->gaps);
+  if (o->with_gaps) t->nexts = kedge_alloc(rows, sizeof *t->nexts);
   t->ties = kedge_alloc(rows, sizeof *t->ties);
   t->tied = kedge_alloc(rows, (t->experts + 7u) / 8);
   c->ids = kedge_alloc(max_size, t->topk * sizeof *c->ids);
   c->gates = kedge_alloc(max_size, t->topk * sizeof *c->gates);
   c->scores = kedge_alloc(max_size, t->experts * sizeof *c->scores);
   c->bias = kedge_alloc(t->experts, sizeof *c->bias);
+  c->chosen = kedge_alloc(t->experts, sizeof *c->chosen);
   c->to = kedge_alloc(kedge_comm_size(c->comm, KEDGE_RANKS_ALL), sizeof *c->to);
   c->from = kedge_alloc(kedge_comm_size(c->comm, KEDGE_RANKS_ALL), sizeof *c->from);
   if (o->with_logits) c->logits = kedge_alloc(max_size, t->experts * sizeof *c->logits);
   if ((o->with_weights && !t->weights) || (o->with_logits && !t->logits) || !t->ties || !t->tied || !c->ids ||
-      !c->gates || !c->scores || !c->bias || !c->to || !c->from || (o->with_logits && !c->logits))
+      !c->gates || !c->scores || !c->bias || !c->chosen || (o->with_gaps && (!t->gaps || !t->nexts)) ||
+      !c->to || !c->from || (o->with_logits && !c->logits))
     return KEDGE_ERR_MEMORY;
   for (uint32_t l = 0; l < t->layers; l++)
     t->layer_numbers[l] = (int32_t)kedge_params_moe_layer(&m->params, l);
@@ -248,6 +272,7 @@ done:
   kedge_free(c.logits);
   kedge_free(c.scores);
   kedge_free(c.bias);
+  kedge_free(c.chosen);
   kedge_free(c.to);
   kedge_free(c.from);
   if (status != KEDGE_OK) kedge_trace_destroy(trace);

@@ -11,7 +11,7 @@
 /* ---- Writing
  * ------------------------------------------------------------------------------------------------------ */
 
-enum { TENSORS = 8 };
+enum { TENSORS = 10 };
 
 static kedge_status fill(void *context, uint32_t index, uint64_t offset, void *buffer, uint64_t bytes) {
   memcpy(buffer, ((const char *const *)context)[index] + offset, bytes);
@@ -25,12 +25,14 @@ kedge_status kedge_trace_save(const kedge_trace *t, const char *path) {
       {"logits", KEDGE_ST_F32, 3, {t->tokens, t->layers, t->experts}},
       {"ties", KEDGE_ST_U8, 2, {t->tokens, t->layers}},
       {"tied", KEDGE_ST_U8, 3, {t->tokens, t->layers, (t->experts + 7u) / 8}},
+      {"gap", KEDGE_ST_F32, 2, {t->tokens, t->layers}},
+      {"next", KEDGE_ST_I32, 2, {t->tokens, t->layers}},
       {"sample", KEDGE_ST_I32, 1, {t->tokens}},
       {"span", KEDGE_ST_I32, 1, {t->tokens}},
       {"layers", KEDGE_ST_I32, 1, {t->layers}},
   };
-  const void *contents[TENSORS] = {t->ids,  t->weights, t->logits, t->ties,
-                                   t->tied, t->samples, t->spans,  t->layer_numbers};
+  const void *contents[TENSORS] = {t->ids,  t->weights, t->logits,  t->ties,  t->tied,
+                                   t->gaps, t->nexts,   t->samples, t->spans, t->layer_numbers};
   kedge_st_spec specs[TENSORS];
   const void *data[TENSORS];
   uint32_t count = 0;
@@ -118,6 +120,8 @@ static kedge_status read_tensors(const kedge_st_file *file, kedge_trace *t) {
   TAKE("logits", KEDGE_ST_F32, 3, ((uint64_t[]){T, L, E}), t->logits);
   TAKE("ties", KEDGE_ST_U8, 2, ((uint64_t[]){T, L}), t->ties);
   TAKE("tied", KEDGE_ST_U8, 3, ((uint64_t[]){T, L, (E + 7) / 8}), t->tied);
+  TAKE("gap", KEDGE_ST_F32, 2, ((uint64_t[]){T, L}), t->gaps);
+  TAKE("next", KEDGE_ST_I32, 2, ((uint64_t[]){T, L}), t->nexts);
   TAKE("sample", KEDGE_ST_I32, 1, (&T), t->samples);
   TAKE("span", KEDGE_ST_I32, 1, (&T), t->spans);
   TAKE("layers", KEDGE_ST_I32, 1, (&L), t->layer_numbers);
