@@ -14,7 +14,11 @@ file(GLOB KEDGE_GPU_HOST CONFIGURE_DEPENDS backends/gpu/*.c)
 # sim: the kernels as host code; their scheduler without sanitizers, which do not follow a change of stacks.
 file(GLOB KEDGE_SIM_HOST CONFIGURE_DEPENDS backends/gpu/sim/*.c)
 set(sim_defines KEDGE_GPU_SIM=1 KEDGE_REAL=float _GNU_SOURCE=1)
-set(sim_options -O2 -Wall -Wextra -Werror -Wno-unused-function -fno-exceptions -fno-rtti -fno-threadsafe-statics
+set(werror_nvcc)
+if(KEDGE_WERROR)
+  set(werror_nvcc -Werror all-warnings)
+endif()
+set(sim_options -O2 -Wall -Wextra ${werror} -Wno-unused-function -fno-exceptions -fno-rtti -fno-threadsafe-statics
   -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=)
 if(KEDGE_SANITIZE)
   list(APPEND sim_options -fsanitize=${KEDGE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
@@ -29,7 +33,7 @@ endfunction()
 kedge_sim_objects(kedge_sim_kernels ${KEDGE_GPU_KERNELS})
 target_compile_options(kedge_sim_kernels PRIVATE ${sim_options})
 kedge_sim_objects(kedge_sim_scheduler ${KEDGE_SIM_HOST})
-target_compile_options(kedge_sim_scheduler PRIVATE -O2 -Wall -Wextra -Wshadow -Werror)
+target_compile_options(kedge_sim_scheduler PRIVATE -O2 -Wall -Wextra -Wshadow ${werror})
 kedge_module(sim ${KEDGE_GPU_HOST} $<TARGET_OBJECTS:kedge_sim_kernels> $<TARGET_OBJECTS:kedge_sim_scheduler>)
 target_compile_definitions(kedge-sim PRIVATE ${sim_defines})
 
@@ -90,7 +94,7 @@ if(build_cuda)
     list(APPEND KEDGE_GPU_TARGETS_cuda sm_${arch})
   endforeach()
   kedge_gpu_module(cuda CUDA ${KEDGE_NVCC} -std=c++17 -O3 --extended-lambda -Xptxas -v -Xcompiler -fPIC,-Wall,-Wno-unused-function
-    -Werror all-warnings ${targets} INCLUDE ${cuda_root}/include LIBRARIES ${KEDGE_CUDART} rt pthread dl)
+    ${werror_nvcc} ${targets} INCLUDE ${cuda_root}/include LIBRARIES ${KEDGE_CUDART} rt pthread dl)
   message(STATUS "Module cuda for sm ${archs}")
 endif()
 
@@ -111,7 +115,7 @@ if(build_hip)
     list(APPEND targets --offload-arch=${arch})
     list(APPEND KEDGE_GPU_TARGETS_hip ${arch})
   endforeach()
-  kedge_gpu_module(hip HIP ${KEDGE_HIPCC} -x hip -std=c++17 -O3 -fPIC -Wall -Wno-unused-function -Werror -g1
+  kedge_gpu_module(hip HIP ${KEDGE_HIPCC} -x hip -std=c++17 -O3 -fPIC -Wall -Wno-unused-function ${werror} -g1
     -Rpass-analysis=kernel-resource-usage ${targets} DEFINES __HIP_PLATFORM_AMD__=1 INCLUDE ${KEDGE_HIP_INCLUDE}
     LIBRARIES ${KEDGE_AMDHIP} dl)
   message(STATUS "Module hip for ${KEDGE_HIP_ARCHS}")

@@ -19,7 +19,7 @@ foreach(row IN LISTS rows)
   list(GET parts 2 file)
   set(words ${spirv_folder}/${name}.inc)
   add_custom_command(OUTPUT ${words}
-    COMMAND ${KEDGE_GLSLC} -fshader-stage=compute --target-env=vulkan1.2 -O -Werror -DKEDGE_GLSL -DKEDGE_OP_${name}
+    COMMAND ${KEDGE_GLSLC} -fshader-stage=compute --target-env=vulkan1.2 -O ${werror} -DKEDGE_GLSL -DKEDGE_OP_${name}
       -DOP=${op} -I${PROJECT_SOURCE_DIR} -mfmt=num -MD -MF ${words}.d -MT ${words} -o ${words}
       ${PROJECT_SOURCE_DIR}/shaders/${file}.comp
     DEPENDS ${PROJECT_SOURCE_DIR}/shaders/${file}.comp DEPFILE ${words}.d VERBATIM COMMENT "Shader ${name}")

@@ -14,6 +14,7 @@
 #include "tests/support/run.h"
 
 #include <glob.h>
+#include <limits.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -143,7 +144,7 @@ static void train_ten(kedge_pass *pass, kedge_optimizer *o, const kedge_tokens *
 }
 
 static void run(const run_setup *s, bool train) {
-  char path[512];
+  char path[PATH_MAX + 64];
   kedge_device *device;
   kedge_model *model;
   kedge_workspace *workspace;
@@ -231,7 +232,7 @@ static void test_options(void **state) {
   size_t count = folders("*/golden.options.safetensors", names);
   assert_int_equal(count, 2);
   for (size_t v = 0; v < count; v++) {
-    char path[128], hash[33], other_hash[33];
+    char path[PATH_MAX + 64], hash[33], other_hash[33];
     kedge_st_file *golden;
     kedge_device *device;
     kedge_model *model, *other;
@@ -280,7 +281,7 @@ static void compare_choices(kedge_pass *pass, const kedge_model *model, const ke
 /* The same model computed in bf16: within bf16's noise of the f32 logits, for the tokens whose experts are
  * the same. Few are not: a choice closer than that noise may fall either way. */
 static void bf16_storage(const char *variant) {
-  char path[128];
+  char path[PATH_MAX + 64];
   kedge_device *device;
   kedge_model *model;
   kedge_workspace *workspace;
@@ -338,7 +339,7 @@ static void test_bf16_storage(void **state) {
 /* Logits of a golden batch from a folder of weights, all or mapped. */
 static float *logits_of(const char *folder, const char *variant, bool map, uint64_t *bytes) {
   const kedge_dtype dtype = ends_with(folder, "_bf16") ? KEDGE_BF16 : KEDGE_F32;
-  char path[128];
+  char path[PATH_MAX + 64];
   kedge_device *device;
   kedge_model *model;
   kedge_workspace *workspace;
@@ -375,7 +376,7 @@ static void test_layouts(void **state) {
          other = folders("*_fused/model.safetensors", names + count);
   for (size_t v = 0; v < count + other; v++) {
     uint64_t bytes, same;
-    char base[64];
+    char base[PATH_MAX];
     snprintf(base, sizeof base, "%s", names[v]);
     if (ends_with(base, "_fused")) base[strlen(base) - strlen("_fused")] = 0;
     float *want = logits_of(base, base, false, &bytes);

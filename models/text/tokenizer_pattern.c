@@ -200,7 +200,7 @@ static kedge_status read_class(reader *r, kedge__bytes *out, bool as_items, bool
 static kedge_status read_member(reader *r, kedge__bytes *items, int depth) {
   if (peek(r, 0) == '[') {
     if (peek(r, 1) == ':') return refuse(r, "a POSIX bracket");
-    bool negated;
+    bool negated = false;
     r->at++;
     KEDGE_TRY(read_class(r, items, true, &negated, depth + 1));
     return negated ? refuse(r, "a negated class in a class") : KEDGE_OK;
