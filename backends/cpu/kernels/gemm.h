@@ -5,7 +5,8 @@
  * that follow each other along the inner dimension. So one layout serves fused multiply-add, vdpbf16ps and
  * AMX:
  *
- *   A  slivers of MR rows; a sliver is [MR][KC] words, or [KC][MR] where the rows are columns in memory
+ *   A  slivers of MR rows; a sliver is [MR][words of the panel], or [words][MR] where the rows are columns in
+ *      memory (AMX: [MR][KC] always)
  *   B  slivers of NR columns; a sliver is [words of the panel][NR] words
  *
  * Rows, columns and words past the end are zeros, so that no kernel reads past an operand. Operands with
@@ -80,7 +81,8 @@ static inline kedge_source kedge__source_a(const kedge_product *p, size_t i0, si
                ? (kedge_source){(const char *)(p->a.data + q * p->a.pitch + i0), pitch, sizeof(kedge_x)}
                : (kedge_source){(const char *)(p->a.data + i0 * p->a.pitch + q), pitch, pitch};
   kedge__pack_a(p, i0, m, q, k, room);
-  return (kedge_source){(const char *)room, (p->trans_a ? KEDGE_MR : KEDGE_KC) * sizeof *room, 0};
+  return (kedge_source){(const char *)room,
+                        (p->trans_a ? KEDGE_MR : KEDGE_A_ROW(kedge__words(k))) * sizeof *room, 0};
 }
 
 /* Columns [j0, j0 + n) of op(B); in place only in whole slivers, because kernels read all of one. */
@@ -93,39 +95,52 @@ static inline kedge_source kedge__source_b(const kedge_product *p, size_t j0, si
   return (kedge_source){(const char *)room, KEDGE_NR * sizeof *room, 0};
 }
 
+/* A tile of sums [rows, cols] becomes bf16. */
+static inline void kedge__narrow_tile(const float *from, size_t rows, size_t cols, uint16_t *y,
+                                      size_t pitch) {
+  for (size_t r = 0; r < rows; r++, from += KEDGE_NR, y += pitch)
+    if (cols == KEDGE_NR)
+      kedge__narrow_row(from, y);
+    else
+      for (size_t x = 0; x < cols; x++) y[x] = kedge__bf16_round(from[x]);
+}
+
+/* Rows [row, row + rows) and columns [j, j + cols) of a block by one sliver of A and one of B. */
+static inline void kedge__multiply_tile(const kedge_target *t, size_t row, size_t rows, size_t j, size_t cols,
+                                        size_t words, bool trans_a, const char *left, size_t a_step,
+                                        const char *right, size_t b_step, bool add, bool narrow) {
+  float edge[KEDGE_MR * KEDGE_NR];
+  float *c = t->c + row * t->c_pitch + j;
+  if (!narrow && cols == KEDGE_NR) {
+    kedge__micro(rows, words, left, a_step, trans_a, right, b_step, add ? c : NULL, t->c_pitch, c,
+                 t->c_pitch);
+    return;
+  }
+  if (add && cols == KEDGE_NR) {
+    kedge__micro(rows, words, left, a_step, trans_a, right, b_step, c, t->c_pitch, edge, KEDGE_NR);
+  } else {
+    kedge__micro(rows, words, left, a_step, trans_a, right, b_step, NULL, 0, edge, KEDGE_NR);
+    for (size_t r = 0; add && r < rows; r++)
+      for (size_t x = 0; x < cols; x++) edge[r * KEDGE_NR + x] += c[r * t->c_pitch + x];
+  }
+  if (narrow)
+    kedge__narrow_tile(edge, rows, cols, t->y + row * t->y_pitch + j, t->y_pitch);
+  else
+    for (size_t r = 0; r < rows; r++) memcpy(c + r * t->c_pitch, edge + r * KEDGE_NR, cols * sizeof *edge);
+}
+
 /* The block of the result [m,n] += A panel times B panel; without `add` it starts at 0. */
 static inline void kedge__multiply_panels(const kedge_target *t, size_t m, size_t n, size_t words,
                                           bool trans_a, const kedge_source *a, const kedge_source *b,
                                           bool add, bool last) {
-  float edge[KEDGE_MR * KEDGE_NR];
   const kedge_slivers s = kedge__slivers(m);
-  const bool narrow = t->y && last;
   for (size_t i = 0, row = 0; i < s.count; i++) {
     const size_t rows = s.height + (i < s.higher);
-    const char *left = a->data + (a->sliver ? row * a->sliver : i * KEDGE_MR * KEDGE_KC * sizeof(uint32_t));
+    const char *left = a->data + (a->sliver ? row * a->sliver : i * KEDGE_A_SLIVER(words) * sizeof(uint32_t));
     for (size_t j = 0; j < n; j += KEDGE_NR) {
-      const size_t cols = kedge__min(KEDGE_NR, n - j);
-      float *c = t->c + row * t->c_pitch + j;
       const char *right = b->data + j * (b->sliver ? b->sliver : KEDGE_PADDED(words) * sizeof(uint32_t));
-      if (!narrow && cols == KEDGE_NR) {
-        kedge__micro(rows, words, left, a->step, trans_a, right, b->step, add ? c : NULL, t->c_pitch, c,
-                     t->c_pitch);
-        continue;
-      }
-      if (add && cols == KEDGE_NR) {
-        kedge__micro(rows, words, left, a->step, trans_a, right, b->step, c, t->c_pitch, edge, KEDGE_NR);
-      } else {
-        kedge__micro(rows, words, left, a->step, trans_a, right, b->step, NULL, 0, edge, KEDGE_NR);
-        for (size_t r = 0; add && r < rows; r++)
-          for (size_t x = 0; x < cols; x++) edge[r * KEDGE_NR + x] += c[r * t->c_pitch + x];
-      }
-      for (size_t r = 0; r < rows; r++) {
-        const float *from = edge + r * KEDGE_NR;
-        if (!narrow)
-          memcpy(c + r * t->c_pitch, from, cols * sizeof *from);
-        else
-          for (size_t x = 0; x < cols; x++) t->y[(row + r) * t->y_pitch + j + x] = kedge__bf16_round(from[x]);
-      }
+      kedge__multiply_tile(t, row, rows, j, kedge__min(KEDGE_NR, n - j), words, trans_a, left, a->step, right,
+                           b->step, add, t->y && last);
     }
     row += rows;
   }

@@ -12,6 +12,14 @@ enum { KEDGE_READS_IN_PLACE = 0 }; /* slivers are padded while packing */
 
 #define KEDGE_PADDED(words) (((words) + KEDGE_AMX_WORDS - 1) / KEDGE_AMX_WORDS * KEDGE_AMX_WORDS)
 
+#define KEDGE_A_ROW(words)    KEDGE_KC
+#define KEDGE_A_SLIVER(words) (KEDGE_MR * KEDGE_KC)
+
+/* A row of sums [NR] as bf16. */
+static inline void kedge__narrow_row(const float *from, uint16_t *y) {
+  for (size_t x = 0; x < KEDGE_NR; x++) y[x] = kedge__bf16_round(from[x]);
+}
+
 /* Around the products of a block: the configuration of this thread's tiles. */
 static inline void kedge__micro_begin(void) {
   kedge__amx_begin();

@@ -144,11 +144,12 @@ static inline void kedge__pack_a(const kedge_product *p, size_t i0, size_t m, si
   const size_t words = kedge__words(k);
   const kedge_x *rows_k[KEDGE_KC * KEDGE_UNIT];
   if (p->trans_a) kedge__rows_of(&p->a, q, k, rows_k);
-  for (size_t i = 0, row = i0; i < s.count; i++, to += KEDGE_MR * KEDGE_KC) {
+  for (size_t i = 0, row = i0; i < s.count; i++, to += KEDGE_A_SLIVER(words)) {
     const size_t rows = s.height + (i < s.higher);
     if (!p->trans_a) {
       for (size_t r = 0; r < rows; r++)
-        kedge__words_along(to + r * KEDGE_KC, kedge__operand_row(&p->a, row + r) + q, k, KEDGE_PADDED(words));
+        kedge__words_along(to + r * KEDGE_A_ROW(words), kedge__operand_row(&p->a, row + r) + q, k,
+                           KEDGE_PADDED(words));
     } else {
       for (size_t w = 0; w < words; w++)
         kedge__across(to + w * KEDGE_MR, rows_k, w, k, row, rows, KEDGE_MR <= 16 && row + 16 <= i0 + m);

@@ -25,7 +25,9 @@ enum { KEDGE_READS_IN_PLACE = 1 };                    /* operands need not be pa
 typedef float kedge_vector __attribute__((vector_size(KEDGE_VECTOR)));
 typedef float kedge_stored __attribute__((vector_size(KEDGE_VECTOR), aligned(4), may_alias)); /* in memory */
 
-#define KEDGE_PADDED(words) (words) /* steps are single words */
+#define KEDGE_PADDED(words)   (words) /* steps are single words */
+#define KEDGE_A_ROW(words)    (words) /* words from a packed row to the next: rows stand close, for the */
+#define KEDGE_A_SLIVER(words) ((words)*KEDGE_MR) /* first cache's sake */
 
 /* Around the products of a block: nothing to prepare. */
 static inline void kedge__micro_begin(void) {}
@@ -37,6 +39,16 @@ static inline void kedge__turn_sliver(uint32_t *sliver, size_t words) {
 }
 static inline void kedge__fill_sliver(uint32_t *sliver, size_t rows, size_t words) {
   (void)sliver, (void)rows, (void)words;
+}
+
+/* A row of sums [NR] as bf16, to the nearest one. */
+static inline void kedge__narrow_row(const float *from, uint16_t *y) {
+#if defined(KEDGE_PAIRS)
+  const __m512bh narrow = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + 16), _mm512_loadu_ps(from));
+  memcpy(y, &narrow, sizeof narrow);
+#else
+  for (size_t x = 0; x < KEDGE_NR; x++) y[x] = kedge__bf16_round(from[x]);
+#endif
 }
 
 /* sum + x b, x the same word in all lanes. */
