@@ -5,13 +5,14 @@
  * prompt, with other queries of its sequence, or is decoded alone, and so are verdicts of either. A task is a
  * few query rows and a head; queries that follow each other on the same range of the cache share its tiles.
  */
+#include "backends/cpu/kernels/lanes.h"
 #include "backends/cpu/kernels/panel.h"
 #include "backends/cpu/kernels/soften.h"
 
 /* Vectors of eight: heads are often no multiple of more, and their sums are cheaper. */
 enum { LANES = 8, QUERIES = 16, KEYS = 64 }; /* queries of a task, keys of a tile */
 
-typedef float vector __attribute__((vector_size(LANES * 4)));
+typedef kedge_eight vector;
 typedef float stored __attribute__((vector_size(LANES * 4), aligned(4), may_alias)); /* in memory */
 
 /* Rows of floats that can be read in whole vectors. */
@@ -37,18 +38,6 @@ static tile load_rows(const kedge_x *from, size_t pitch, size_t count, size_t wi
 /* ---- Sums of vectors
  * -------------------------------------------------------------------------------------------------- */
 
-#define MIX(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-
-/* to[i] = the sum of the lanes of s[i], as a tree: lanes four apart first. */
-static inline void sum_lanes(vector s[LANES], float *to) {
-  for (int i = 0; i < 4; i++)
-    s[i] = MIX(s[i], s[i + 4], 0, 1, 2, 3, 8, 9, 10, 11) + MIX(s[i], s[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-  for (int i = 0; i < 2; i++)
-    s[i] = MIX(s[i], s[i + 2], 0, 1, 8, 9, 4, 5, 12, 13) + MIX(s[i], s[i + 2], 2, 3, 10, 11, 6, 7, 14, 15);
-  s[0] = MIX(s[0], s[1], 0, 8, 2, 10, 4, 12, 6, 14) + MIX(s[0], s[1], 1, 9, 3, 11, 5, 13, 7, 15);
-  memcpy(to, &s[0], sizeof s[0]);
-}
-
 #define UNROLL_LANES KEDGE_PRAGMA_(GCC unroll 8)
 
 /* Products of a query with LANES keys, `pitch` apart. */
@@ -61,7 +50,7 @@ static inline void score_some(const float *q, size_t width, const float *k, size
     UNROLL_LANES
     for (size_t i = 0; i < LANES; i++) sums[i] += x * *(const stored *)(k + i * pitch + d);
   }
-  sum_lanes(sums, scores);
+  kedge__sum_eight(sums, scores);
 }
 
 /* The same for the last rows of a tile, fewer than LANES: the last one stands for those behind it, whose
@@ -75,7 +64,7 @@ static void score_rest(const float *q, size_t width, const tile *k, size_t j, fl
       sum += *(const stored *)(q + d) * *(const stored *)(row + d);
     sums[i] = sum;
   }
-  sum_lanes(sums, scores);
+  kedge__sum_eight(sums, scores);
 }
 
 /* Products of a query with the keys of a tile, into scores [a whole number of LANES]. */

@@ -6,6 +6,7 @@
  * panels (gemm.h), which gathers rows while packing. In the plainest build f32 goes to OpenBLAS, which knows
  * more of the machine; it runs with one thread, so that its order of summation is fixed.
  */
+#include "backends/cpu/kernels/dot.h"
 #include "backends/cpu/kernels/gemm.h"
 #include "backends/cpu/kernels/panel.h"
 
@@ -47,37 +48,18 @@ static kedge_operand from_row(kedge_operand m, size_t row) {
   return m;
 }
 
-/* Few rows of op(a) = a against rows of b: dot products, four rows at a time, without a copy of b. */
+/* Few rows of op(a) = a against rows of b: dot products, without a copy of b. */
 static void dot_block(const kedge_product *p, size_t i0, size_t m, size_t j0, size_t n, float *c,
                       size_t pitch) {
-  for (size_t j = 0; j < n; j++) {
-    const kedge_x *b = kedge__operand_row(&p->b, j0 + j);
-    size_t i = 0;
-    for (; i + 4 <= m; i += 4) {
-      const kedge_x *a0 = kedge__operand_row(&p->a, i0 + i), *a1 = kedge__operand_row(&p->a, i0 + i + 1);
-      const kedge_x *a2 = kedge__operand_row(&p->a, i0 + i + 2), *a3 = kedge__operand_row(&p->a, i0 + i + 3);
-      float s0 = 0, s1 = 0, s2 = 0, s3 = 0;
-      KEDGE_PRAGMA_(omp simd reduction(+ : s0, s1, s2, s3))
-      for (size_t q = 0; q < p->k; q++) {
-        float bq = kedge_load(b[q]);
-        s0 += kedge_load(a0[q]) * bq;
-        s1 += kedge_load(a1[q]) * bq;
-        s2 += kedge_load(a2[q]) * bq;
-        s3 += kedge_load(a3[q]) * bq;
-      }
-      c[i * pitch + j] = s0;
-      c[(i + 1) * pitch + j] = s1;
-      c[(i + 2) * pitch + j] = s2;
-      c[(i + 3) * pitch + j] = s3;
-    }
-    for (; i < m; i++) {
-      const kedge_x *a = kedge__operand_row(&p->a, i0 + i);
-      float sum = 0;
-      KEDGE_SIMD_SUM(sum)
-      for (size_t q = 0; q < p->k; q++) sum += kedge_load(a[q]) * kedge_load(b[q]);
-      c[i * pitch + j] = sum;
-    }
-  }
+  size_t j = 0;
+  for (; j + KEDGE_DOTS <= n; j += KEDGE_DOTS)
+    for (size_t i = 0; i < m; i++)
+      kedge__dots(kedge__operand_row(&p->a, i0 + i), kedge__operand_row(&p->b, j0 + j), p->b.pitch, p->k,
+                  c + i * pitch + j);
+  for (; j < n; j++)
+    for (size_t i = 0; i < m; i++)
+      c[i * pitch + j] =
+          kedge__dot(kedge__operand_row(&p->a, i0 + i), kedge__operand_row(&p->b, j0 + j), p->k);
 }
 
 /* The block [i0, i0 + m) x [j0, j0 + n) of a product of `rows` rows into an f32 or bf16 result y. Few rows
