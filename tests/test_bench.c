@@ -70,6 +70,11 @@ static void test_choice(void **state) {
   assert_true(is(root, "isa", "base"));
   assert_int_equal(json_array_size(json_object_get(root, "results")), 1);
   json_decref(root);
+  root = test_kedge_json("bench products --json --dtype f32 --tokens 32 --seconds 0");
+  const json_t *first = json_array_get(json_object_get(root, "results"), 0);
+  const double flops = 1e9 * number(first, "gflops") * number(first, "seconds");
+  assert_true(flops > 0.999 * 2 * 32 * 256 * 256 && flops < 1.001 * 2 * 32 * 256 * 256);
+  json_decref(root);
 }
 
 static void test_mistakes(void **state) {

@@ -24,7 +24,7 @@ typedef struct bench_command {
   const char *dtype;
   cli_list shapes;
   const char *device;
-  int64_t threads;
+  int64_t threads, tokens;
   bool json;
 } bench_command;
 
@@ -148,11 +148,13 @@ static kedge_status bench_dtype(bench_report *r, const cli_list *wanted, const b
   if (o->dtype && strcmp(o->dtype, kedge_dtype_name(dtype))) return KEDGE_OK;
   for (size_t i = 0; i < SHAPES; i++) {
     if (o->shapes.count ? !listed(&o->shapes, shapes[i].name) : i > 0) continue;
+    bench_shape shape = shapes[i];
+    if (o->tokens) shape.tokens = (uint32_t)o->tokens;
     if (!wanted->count || listed(wanted, "ops"))
-      KEDGE_TRY(bench_ops(r, &shapes[i], dtype));
+      KEDGE_TRY(bench_ops(r, &shape, dtype));
     else if (listed(wanted, "products"))
-      KEDGE_TRY(bench_products(r, &shapes[i], dtype));
-    if (!wanted->count || listed(wanted, "layer")) KEDGE_TRY(bench_layer(r, &shapes[i], dtype));
+      KEDGE_TRY(bench_products(r, &shape, dtype));
+    if (!wanted->count || listed(wanted, "layer")) KEDGE_TRY(bench_layer(r, &shape, dtype));
   }
   if (!wanted->count || listed(wanted, "step")) KEDGE_TRY(bench_step(r, dtype));
   if (!wanted->count || listed(wanted, "generate")) KEDGE_TRY(bench_generate(r, dtype));
@@ -187,6 +189,8 @@ int command_bench(int argc, char **argv) {
   const cli_option options[] = {
       {"--shape", CLI_TEXTS, &o.shapes, "NAME", "of ops and layer: laptop, qwen3, moonlight (laptop)", false,
        0, 0},
+      {"--tokens", CLI_INT, &o.tokens, "N", "of ops and layer (0: as many as the shape has)", false, 0,
+       65536},
       {"--dtype", CLI_TEXT, &o.dtype, "DTYPE", "f32 or bf16 storage (both)", false, 0, 0},
       {"--backend", CLI_TEXT, &o.device, "NAME", "compute backend, one of `kedge devices` (cpu)", false, 0,
        0},
