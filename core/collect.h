@@ -6,12 +6,19 @@
 #include "core/comm.h"
 #include "core/exec.h"
 
-/* Does one collective op on tensors in host memory. comm NULL: alone. */
-typedef kedge_status (*kedge_collective)(kedge_comm *comm, const kedge_call *call);
+/* Where a collective op works. */
+typedef struct kedge_site {
+  kedge_comm *comm;      /* NULL: alone */
+  kedge_device *device;  /* whose memory holds the tensors, and whose carrier moves them; NULL: the host's */
+  const int32_t *counts; /* all_to_all_rows on a device: the exchanged counts, on the host */
+} kedge_site;
+
+/* Does one collective op. */
+typedef kedge_status (*kedge_collective)(const kedge_site *site, const kedge_call *call);
 
 #define KEDGE_KERNEL_NONE(name)
 #define KEDGE_COLLECTIVE_DECLARE(name)                                                                       \
-  kedge_status kedge__collective_##name(kedge_comm *comm, const kedge_call *call);
+  kedge_status kedge__collective_##name(const kedge_site *site, const kedge_call *call);
 #define KERNEL                            KEDGE_KERNEL_NONE
 #define COLLECTIVE                        KEDGE_COLLECTIVE_DECLARE
 #define KEDGE_OP(name, family, kind, ...) kind(name)
@@ -21,8 +28,10 @@ typedef kedge_status (*kedge_collective)(kedge_comm *comm, const kedge_call *cal
 #undef COLLECTIVE
 
 /* Does the first of `most` steps at once that may go together; *done: how many, 0 where there are not two. */
-kedge_status kedge__collective_together(kedge_comm *comm, const kedge_step *steps, uint32_t most,
+kedge_status kedge__collective_together(const kedge_site *site, const kedge_step *steps, uint32_t most,
                                         uint32_t *done);
+/* Bytes of scratch that the first of `most` collective steps needs, alone or with those that go with it. */
+uint64_t kedge__collective_scratch(const kedge_comm *comm, const kedge_step *steps, uint32_t most);
 
 /* Runs a step of kind COLLECTIVE. A device whose memory the host cannot address lends its tensors for it. */
 kedge_status kedge__collective_run(kedge_exec *exec, const kedge_step *step);

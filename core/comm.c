@@ -104,11 +104,15 @@ kedge_share kedge_comm_share(uint64_t count, uint32_t size, uint32_t rank) {
 /* ---- What ranks tell each other
  * ------------------------------------------------------------------------------------ */
 
+void kedge__comm_count(kedge_comm *c, kedge_ranks group, const kedge_parcel *to) {
+  for (uint32_t i = 0; i < c->size[group]; i++)
+    if (i != c->rank[group]) c->sent += to[i].bytes;
+}
+
 kedge_status kedge__comm_exchange(kedge_comm *c, kedge_ranks group, const kedge_parcel *to,
                                   const kedge_parcel *from) {
   if (!c->transport) return KEDGE_OK;
-  for (uint32_t i = 0; i < c->size[group]; i++)
-    if (i != c->rank[group]) c->sent += to[i].bytes;
+  kedge__comm_count(c, group, to);
   return checked(c, c->transport->exchange(c->groups[group], to, from));
 }
 
@@ -202,6 +206,23 @@ void kedge_comm_abort(kedge_comm *c, int code) {
 
 void kedge_device_join(kedge_device *device, kedge_comm *comm) {
   device->comm = comm;
+  device->carries = false;
+}
+
+kedge_status kedge_device_connect(kedge_device *device) {
+  const kedge_carrier *carrier = device->backend->carrier;
+  device->carries = false;
+  if (kedge_comm_size(device->comm, KEDGE_RANKS_ALL) == 1 || !device->comm->transport) return KEDGE_OK;
+  snprintf(device->link, sizeof device->link, "host memory");
+  return carrier ? carrier->connect(device, &device->carries) : KEDGE_OK;
+}
+
+const char *kedge_device_link(const kedge_device *device) {
+  return device->link;
+}
+
+int32_t kedge_device_index(const kedge_device *device) {
+  return device->index;
 }
 kedge_comm *kedge_device_comm(const kedge_device *device) {
   return device->comm;

@@ -115,11 +115,22 @@ void kedge_comm_abort(kedge_comm *comm, int code) __attribute__((noreturn));
 /* Lets the collective ops of a device's graphs run over a comm, which must outlive it. NULL: alone. */
 void kedge_device_join(kedge_device *device, kedge_comm *comm);
 kedge_comm *kedge_device_comm(const kedge_device *device);
+/* Lets a device with memory of its own talk to the other ranks' devices, where its backend can (NCCL, RCCL);
+ * called by all ranks after kedge_comm_arrange and kedge_device_join. Without it, and where there is no such
+ * way, collective ops go through the host. */
+kedge_status kedge_device_connect(kedge_device *device);
+/* What collective ops go over: "NCCL 2.28.9 (libnccl.so.2)", "host memory"; "" before a device is connected.
+ */
+const char *kedge_device_link(const kedge_device *device);
+/* Which of the machine's devices of its kind it is, from 0; -1 where there is only one. */
+int32_t kedge_device_index(const kedge_device *device);
 
 /* ---- Between core and backends/comm */
 extern const kedge_transport kedge__transport_alone;
 /* The transport of the launcher that started this process: `alone` without one. *module is for dlclose. */
 kedge_status kedge__transport_find(const kedge_transport **transport, void **module);
+/* Counts the bytes of parcels to others. */
+void kedge__comm_count(kedge_comm *comm, kedge_ranks group, const kedge_parcel *to);
 /* Sends through a group's transport; a failure names it. */
 kedge_status kedge__comm_exchange(kedge_comm *comm, kedge_ranks group, const kedge_parcel *to,
                                   const kedge_parcel *from);

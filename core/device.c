@@ -33,6 +33,7 @@ kedge_status kedge_device_open(const char *name, const kedge_open_options *optio
   kedge_device *device = kedge_alloc(1, sizeof *device);
   if (!device) return KEDGE_ERR_MEMORY;
   device->backend = backend;
+  device->index = -1;
   kedge_status status = backend->open(&own, device);
   if (status != KEDGE_OK) {
     kedge_free(device);

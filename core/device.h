@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The device contract: what a backend implements. Every function pointer is mandatory. core resolves
- * addresses; a backend gets a program of steps (op, variant, narrowed arguments, tensors) and runs a range of
- * it.
+ * The device contract: what a backend implements. Every function pointer is mandatory, a carrier is not. core
+ * resolves addresses; a backend gets a program of steps (op, variant, narrowed arguments, tensors) and runs a
+ * range of it.
  */
 #ifndef KEDGE_DEVICE_H
 #define KEDGE_DEVICE_H
@@ -57,12 +57,49 @@ typedef struct kedge_limits {
   bool rowwise;     /* as kedge_open_options has it */
 } kedge_limits;
 
+struct kedge_parcel;
 struct kedge_buffer {
   kedge_device *device;
   uint64_t address, bytes; /* address as kernels see it */
   void *handle;            /* the backend's own */
   bool borrowed;
 };
+
+/* out = the sum of `size` parts of `count` numbers each, `apart` elements from one to the next, in their
+ * order, in double, rounded once. */
+typedef struct kedge_addition {
+  kedge_dtype dtype; /* f32, or f64 on the host */
+  uint32_t size;
+  const void *parts;
+  uint64_t count, apart;
+  void *out;
+} kedge_addition;
+
+/* Rows in the place of a member's experts (by expert, then by the member that sent them) and in the order of
+ * the members that sent them: copied from one to the other. */
+typedef struct kedge_repacking {
+  uint32_t members, experts, rank;
+  uint64_t rows, row_bytes;
+  const int32_t *counts; /* [members, experts] */
+  void *placed, *packed;
+  bool pack;       /* from placed to packed, else back */
+  int32_t *places; /* [rows] scratch, on a device */
+} kedge_repacking;
+
+/* How a device takes part in collective ops with its own memory (backends/comm/site.h): bytes go from one
+ * rank's device to another's without a way through the host. All of it is queued behind the steps that ran
+ * before, and the addresses are the device's. */
+typedef struct kedge_carrier {
+  /* Makes ready for the groups of the device's comm, all ranks together, and names the way in device->link.
+   * *ready false: there is none here, and ops go through the host; device->link says why. */
+  kedge_status (*connect)(struct kedge_device *device, bool *ready);
+  kedge_status (*exchange)(struct kedge_device *device, uint32_t group, const struct kedge_parcel *to,
+                           const struct kedge_parcel *from);
+  kedge_status (*copy)(struct kedge_device *device, void *to, const void *from, uint64_t bytes);
+  kedge_status (*clear)(struct kedge_device *device, void *at, uint64_t bytes);
+  kedge_status (*add)(struct kedge_device *device, const kedge_addition *addition);
+  kedge_status (*repack)(struct kedge_device *device, const kedge_repacking *repacking);
+} kedge_carrier;
 
 typedef struct kedge_backend {
   const char *name;
@@ -81,14 +118,18 @@ typedef struct kedge_backend {
   kedge_status (*run)(kedge_device *device, const kedge_step *steps, uint32_t count);
   kedge_status (*sync)(kedge_device *device);
   double (*time)(kedge_device *device); /* seconds, monotonic, after a sync */
+  const kedge_carrier *carrier;         /* NULL: collective ops go through the host */
 } kedge_backend;
 
 struct kedge_device {
   const kedge_backend *backend;
   struct kedge_comm *comm; /* what collective ops run over (comm.h); NULL: alone */
+  bool carries;            /* the backend's carrier is ready: collective ops stay on the device */
+  int32_t index;           /* which of the machine's devices of its kind; -1: there is only one */
   kedge_limits limits;
   void *state;
   char description[128];
+  char link[128]; /* what collective ops go over, once connected, for people; "" before */
   char note[256]; /* what a user should know of how it opened; "" mostly */
 };
 
@@ -96,7 +137,7 @@ extern const kedge_backend kedge__backend_ref, kedge__backend_cpu, kedge__backen
 
 /* What a backend's module libkedge-<name>.so exports as `kedge_backend_module` (core/module.c). The
  * numbers tell a module of another version of this contract. */
-enum { KEDGE_MODULE_VERSION = 1 };
+enum { KEDGE_MODULE_VERSION = 2 };
 typedef struct kedge_module {
   uint32_t version, ops; /* KEDGE_MODULE_CONTRACT of module.h, KEDGE_OP_COUNT */
   uint64_t step_bytes;   /* sizeof(kedge_step) */

@@ -170,6 +170,18 @@ static kedge_status build_steps(kedge_exec *e) {
   return KEDGE_OK;
 }
 
+/* Room for what collective steps pack and sum. */
+static void reserve_collectives(kedge_exec *e) {
+  for (uint32_t s = 0, end; s < e->step_count; s++) {
+    for (end = s; end < e->step_count && kedge_op_get(e->steps[end].op)->kind == KEDGE_KIND_COLLECTIVE;)
+      end++;
+    for (; s < end; s++) {
+      const uint64_t scratch = kedge__collective_scratch(e->device->comm, &e->steps[s], end - s);
+      if (scratch > e->scratch) e->scratch = scratch;
+    }
+  }
+}
+
 /* One buffer for all inputs. */
 static kedge_status build_inputs(kedge_exec *e) {
   const kedge_graph *g = e->graph;
@@ -204,6 +216,7 @@ kedge_status kedge_exec_new(kedge_device *device, const kedge_graph *graph, kedg
   KEDGE_GOTO(kedge__plan_make(graph, device->limits.alignment, &e->plan), status, fail);
   KEDGE_GOTO(build_inputs(e), status, fail);
   KEDGE_GOTO(build_steps(e), status, fail);
+  reserve_collectives(e);
   *out = e;
   return KEDGE_OK;
 fail:

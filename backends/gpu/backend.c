@@ -45,6 +45,7 @@ kedge_status gpu__check(const kedge_device *device, gpu_error error, const char 
 static void gpu_close(kedge_device *device) {
   gpu_state *g = device->state;
   if (!g) return;
+  gpu__links_close(device);
   gpu__replay_drop(g);
   gpu__blas_close(g->blas);
   if (g->staging) GPU_PINNED_FREE(g->staging);
@@ -218,7 +219,8 @@ static const kedge_backend backend = {.name = GPU_NAME,
                                       .scratch = gpu_scratch,
                                       .run = gpu_run,
                                       .sync = gpu_sync,
-                                      .time = gpu_time};
+                                      .time = gpu_time,
+                                      .carrier = &gpu__carrier};
 
 extern const kedge_module kedge_backend_module;
 const kedge_module kedge_backend_module = {KEDGE_MODULE_CONTRACT(KEDGE_MODULE_ARGS), KEDGE_OP_COUNT,

@@ -28,7 +28,8 @@ static bool number(const char *text, size_t length, uint32_t most, uint32_t *out
 }
 
 #if defined(KEDGE_GPU_SIM)
-static const gpu_settings defaults = {.sim = {.wave = 32, .seed = 1, .processors = 3}};
+static const gpu_settings defaults = {.device = GPU_DEVICE_ANY,
+                                      .sim = {.wave = 32, .seed = 1, .processors = 3}};
 
 static bool read_one(gpu_settings *s, const char *key, size_t key_length, const char *value, size_t length) {
   static const char *const orders[] = {"forward", "reverse", "random"};
@@ -37,6 +38,8 @@ static bool read_one(gpu_settings *s, const char *key, size_t key_length, const 
   if (is(key, key_length, "seed")) return number(value, length, 999999999, &s->sim.seed);
   if (is(key, key_length, "processors"))
     return number(value, length, 1024, &s->sim.processors) && s->sim.processors > 0;
+  if (is(key, key_length, "device")) return number(value, length, 255, &s->device);
+  if (is(key, key_length, "cards")) return number(value, length, 256, &s->cards) && s->cards > 0;
   if (is(key, key_length, "products")) {
     s->sim.plain = is(value, length, "plain");
     return s->sim.plain || is(value, length, "tiles");

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * An open device of backend.c, and what its sibling files add: settings.c, stream.c, replay.c, blas.c. */
+ * An open device of backend.c, and what its sibling files add: settings.c, stream.c, replay.c, blas.c,
+ * carrier.c. */
 #ifndef KEDGE_GPU_STATE_H
 #define KEDGE_GPU_STATE_H
 
@@ -10,6 +11,7 @@ typedef struct gpu_settings {
   bool blas, graphs;
   int blas_vendor; /* whose names the library has (blas_vendors.h) */
   uint32_t device; /* GPU_DEVICE_ANY: not said */
+  uint32_t cards;  /* of the simulated machine; 0: one, which has no number */
 #if defined(KEDGE_GPU_SIM)
   sim_settings sim;
 #endif
@@ -19,7 +21,7 @@ typedef struct gpu_settings {
 #define GPU_HOST_MEMORY true
 #define GPU_HAS_GRAPHS  0
 #define GPU_SETTINGS                                                                                         \
-  "wave=32|64, order=forward|reverse|random, seed, processors, products=tiles|plain, "                       \
+  "wave=32|64, order=forward|reverse|random, seed, processors, products=tiles|plain, device, cards, "        \
   "blas=0|cublaslt|hipblaslt"
 #else
 #define GPU_HOST_MEMORY false
@@ -31,6 +33,7 @@ typedef struct gpu_settings {
 
 typedef struct gpu_replay gpu_replay;
 typedef struct gpu_blas gpu_blas;
+typedef struct gpu_links gpu_links;
 
 typedef struct gpu_state {
   gpu_settings settings;
@@ -44,12 +47,15 @@ typedef struct gpu_state {
   char *staging;   /* pinned */
   gpu_replay *replay;
   gpu_blas *blas;
+  gpu_links *links; /* to the cards of other ranks; NULL: none */
 } gpu_state;
 
 /* KEDGE_ERR_DEVICE with the device, what was done and the runtime's words, unless `error` is success. */
 kedge_status gpu__check(const kedge_device *device, gpu_error error, const char *what);
 /* NULL: all defaults. */
 kedge_status gpu__settings_read(const char *text, gpu_settings *settings);
+/* Which of `count` cards: the one that was asked for, else the process's own by turns. */
+kedge_status gpu__choose(kedge_device *device, gpu_state *g, uint32_t count);
 /* Finds the card, makes it current, opens the stream; fills description, processors and memory. */
 kedge_status gpu__stream_open(kedge_device *device, gpu_state *g);
 void gpu__stream_close(gpu_state *g);
@@ -62,5 +68,11 @@ void gpu__replay_drop(gpu_state *g);
  * environment names must be there. */
 kedge_status gpu__blas_open(kedge_device *device, const gpu_settings *settings, gpu_blas **blas);
 void gpu__blas_close(gpu_blas *blas);
+/* Collective ops between cards (carrier.c). Closing waits for nobody where the ranks are broken. */
+extern const kedge_carrier gpu__carrier;
+void gpu__links_close(kedge_device *device);
+/* parts.cu; they take stream and processors of the step alone. */
+void kedge_gpu_add_parts(const gpu_step *step, const kedge_addition *addition);
+void kedge_gpu_repack(const gpu_step *step, const kedge_repacking *repacking);
 
 #endif

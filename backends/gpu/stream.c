@@ -4,6 +4,15 @@
 
 #include <stdio.h>
 
+kedge_status gpu__choose(kedge_device *device, gpu_state *g, uint32_t count) {
+  if (g->settings.device == GPU_DEVICE_ANY) g->settings.device = g->ordinal % count;
+  if (g->settings.device >= count)
+    return kedge_fail(KEDGE_ERR_DEVICE, GPU_NAME ": device %u: there %s %u, counted from 0",
+                      g->settings.device, count == 1 ? "is" : "are", count);
+  device->index = (int32_t)g->settings.device;
+  return KEDGE_OK;
+}
+
 #if defined(KEDGE_GPU_SIM)
 
 kedge_status gpu__stream_open(kedge_device *device, gpu_state *g) {
@@ -12,6 +21,7 @@ kedge_status gpu__stream_open(kedge_device *device, gpu_state *g) {
   g->stream = &g->settings.sim;
   g->processors = s->processors;
   g->memory = UINT64_MAX / 4;
+  if (g->settings.cards) KEDGE_TRY(gpu__choose(device, g, g->settings.cards));
   snprintf(device->description, sizeof device->description, "sim (waves of %u, %s order, %s products)",
            s->wave, orders[s->order], s->plain ? "plain" : "tiled");
   return KEDGE_OK;
@@ -36,10 +46,7 @@ kedge_status gpu__stream_open(kedge_device *device, gpu_state *g) {
   if (error != GPU(Success) || count == 0)
     return kedge_fail(KEDGE_ERR_DEVICE, GPU_NAME ": no card here: %s",
                       error == GPU(Success) ? "the driver lists none" : GPU(GetErrorString)(error));
-  if (g->settings.device == GPU_DEVICE_ANY) g->settings.device = g->ordinal % (uint32_t)count;
-  if (g->settings.device >= (uint32_t)count)
-    return kedge_fail(KEDGE_ERR_DEVICE, GPU_NAME ": device %u: there %s %d, counted from 0",
-                      g->settings.device, count == 1 ? "is" : "are", count);
+  KEDGE_TRY(gpu__choose(device, g, (uint32_t)count));
   KEDGE_TRY(gpu__check(device, GPU(SetDevice)((int)g->settings.device), "choosing the device"));
   KEDGE_TRY(gpu__check(device, GPU(GetDeviceProperties)(&p, (int)g->settings.device), "its properties"));
   snprintf(device->description, sizeof device->description, GPU_NAME " (%.60s, %d multiprocessors)", p.name,

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LINE = 240 };
+enum { LINE = 360 };
 
 /* Finds the first key whose value differs. All ranks have the same keys in the same order. */
 static kedge_status name_key(kedge_comm *comm, const char *text) {
@@ -58,6 +58,16 @@ kedge_status kedge_ranks_check_contents(kedge_comm *comm, const kedge_run_record
   return kedge_comm_same(comm, "the hash of priors and trace", record->routing);
 }
 
+/* Which of the machine's cards the rank has, and what its collective ops go over. Returns the length. */
+static int place(char *text, size_t size, const kedge_comm *comm, const kedge_device *device) {
+  const char *link = kedge_device_link(device);
+  int n = 0;
+  if (kedge_device_index(device) >= 0)
+    n = snprintf(text, size, ", local rank %u on device %d", comm->local_rank, kedge_device_index(device));
+  if (*link && n < (int)size) n += snprintf(text + n, size - (size_t)n, ", over %s", link);
+  return n < (int)size ? n : (int)size - 1;
+}
+
 kedge_status kedge_ranks_tell(kedge_comm *comm, const kedge_device *device,
                               void (*tell)(void *context, const char *line), void *context) {
   const uint32_t ranks = kedge_comm_size(comm, KEDGE_RANKS_ALL),
@@ -67,6 +77,7 @@ kedge_status kedge_ranks_tell(kedge_comm *comm, const kedge_device *device,
   gethostname(host, sizeof host - 1);
   int n = snprintf(own, sizeof own, "rank %u of %u: host %s, %s", kedge_comm_rank(comm, KEDGE_RANKS_ALL),
                    ranks, host, kedge_device_description(device));
+  n += place(own + n, sizeof own - (size_t)n, comm, device);
   if (parts > 1 && n < (int)sizeof own)
     snprintf(own + n, sizeof own - (size_t)n, ", part %u of %u of the experts",
              kedge_comm_rank(comm, KEDGE_RANKS_EXPERTS) + 1, parts);

@@ -90,7 +90,7 @@ static kedge_status arrange(kedge_setup *s) {
                       "key \"expert_parallel\": %u ranks to share the experts, but the run has one", experts);
   KEDGE_TRY(kedge_comm_arrange(s->comm, experts));
   kedge_device_join(s->device, s->comm);
-  return KEDGE_OK;
+  return kedge_device_connect(s->device);
 }
 
 /* `auto` is the model's own dtype, or f32 where bf16 would be slower; says which. */

@@ -16,7 +16,7 @@ typedef sim_settings *simStream_t;
 typedef double *simEvent_t;
 typedef int simError_t;
 enum { simSuccess = 0, simErrorMemory = 1, simErrorKernel = 2 };
-typedef enum { simMemcpyHostToDevice, simMemcpyDeviceToHost } simMemcpyKind;
+typedef enum { simMemcpyHostToDevice, simMemcpyDeviceToHost, simMemcpyDeviceToDevice } simMemcpyKind;
 
 const char *simGetErrorString(simError_t error);
 simError_t simGetLastError(void);
