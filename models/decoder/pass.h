@@ -8,9 +8,17 @@
 
 #include "models/decoder/decoder.h"
 
+/* Contents of an intervention's inputs (kedge_router_feed); what its graph does not read may be NULL. */
+typedef struct kedge_feed_data {
+  const void *table;
+  const int32_t *index;
+  const float *weights;
+} kedge_feed_data;
+
 /* One bucket: its graph, planned on the model's device. */
 typedef struct kedge_pass {
   uint32_t tokens, prior_rows, expert_rows, interventions;
+  bool part; /* for tokens of a part of the ranks, with the interventions that are meant for it */
   kedge_decoder decoder;
   kedge_exec *exec;
 } kedge_pass;
@@ -18,6 +26,9 @@ typedef struct kedge_pass {
 /* Called after a decoder is built and before it is planned: appends what else the graph should do
  * (gradients). */
 typedef kedge_status (*kedge_pass_extend)(void *context, kedge_decoder *decoder);
+
+/* Called by all ranks before tokens are run in parts (kedge_passes_run): finds what a part cannot see. */
+typedef kedge_status (*kedge_pass_split)(void *context);
 
 typedef struct kedge_passes {
   const kedge_model *model;
@@ -28,7 +39,13 @@ typedef struct kedge_passes {
   kedge_workspace *workspace; /* shared, borrowed */
   kedge_pass **items;
   uint32_t count;
-  uint32_t least_rows; /* of shared experts, that there must be room for; grows as they are needed */
+  const kedge_intervention *part_interventions; /* as many as the spec has; NULL: the spec's own */
+  kedge_pass_split split;                       /* NULL: nothing to be found; its context is split_context */
+  void *split_context;
+  uint64_t splits; /* calls of kedge_passes_run whose tokens did not fit at once */
+  int32_t *idle;   /* [2, idle_tokens] inputs of a rank that has to wait: -1, then 0 */
+  uint32_t idle_tokens;
+  kedge_feed_data *idle_feeds;
 } kedge_passes;
 
 /* `extend` may be NULL. The model and workspace are borrowed. */
@@ -38,13 +55,6 @@ void kedge_passes_destroy(kedge_passes *passes);
 
 /* The bucket for exactly `tokens` and `prior_rows` (both already rounded), built on first use. Borrowed. */
 kedge_status kedge_passes_get(kedge_passes *passes, uint32_t tokens, uint32_t prior_rows, kedge_pass **pass);
-
-/* Contents of an intervention's inputs (kedge_router_feed); what its graph does not read may be NULL. */
-typedef struct kedge_feed_data {
-  const void *table;
-  const int32_t *index;
-  const float *weights;
-} kedge_feed_data;
 
 /* Token inputs of a run: arrays of the bucket's T entries; labels and weights for graphs with a loss, feeds
  * for graphs with interventions, one each. */
@@ -57,10 +67,15 @@ typedef struct kedge_tokens {
 /* Writes the inputs that the bucket's graph has and runs it whole. */
 kedge_status kedge_pass_run(kedge_pass *pass, const kedge_tokens *tokens);
 
-/* Gets the bucket and runs it. Where ranks share experts and one of them gets more rows than it has room for,
- * all of them learn so from the exchanged counts, before anything is changed, and run again with more room:
- * no token is ever dropped. */
+/* Called when the pass that ran this rank's own tokens has ended. */
+typedef void (*kedge_pass_read)(void *context, const kedge_pass *pass);
+
+/* Gets the bucket, runs it and has it read, once. Where ranks share experts, all of them call this together,
+ * and the room for rows is that of the longest stream among them. If a rank gets more rows, all of them learn
+ * so from the exchanged counts, before anything is changed, and run the tokens of one half of every group
+ * first, then those of the other, and so on by halves; whoever waits runs padding. One rank's tokens always
+ * have room, so that memory is never more than planned, and no token is ever dropped. */
 kedge_status kedge_passes_run(kedge_passes *passes, uint32_t tokens, uint32_t prior_rows,
-                              const kedge_tokens *data, kedge_pass **pass);
+                              const kedge_tokens *data, kedge_pass_read read, void *context);
 
 #endif

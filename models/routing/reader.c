@@ -60,16 +60,28 @@ static kedge_status read_layer(const kedge_router_reader *r, const kedge_pass *p
   return kedge_exec_read(pass->exec, d->ids_TK[layer], ids_TK, 4ull * pass->tokens * c->num_experts_per_tok);
 }
 
+typedef struct reading {
+  const kedge_router_reader *reader;
+  const kedge_micro_batch *mb;
+  float *logits_LTE;
+  int32_t *ids_LTK;
+  kedge_status status;
+} reading;
+
+static void read_layers(void *context, const kedge_pass *pass) {
+  reading *r = context;
+  const kedge_hf_config *c = &r->reader->model->config;
+  const uint64_t logits = (uint64_t)r->mb->size * c->num_experts,
+                 ids = (uint64_t)r->mb->size * c->num_experts_per_tok;
+  for (uint32_t l = 0; r->status == KEDGE_OK && l < r->reader->model->params.moe_layers; l++)
+    r->status = read_layer(r->reader, pass, l, r->logits_LTE ? r->logits_LTE + l * logits : NULL,
+                           r->ids_LTK ? r->ids_LTK + l * ids : NULL);
+}
+
 kedge_status kedge_router_reader_run(kedge_router_reader *r, const kedge_micro_batch *mb, float *logits_LTE,
                                      int32_t *ids_LTK) {
-  const kedge_hf_config *c = &r->model->config;
-  const uint64_t logits = (uint64_t)mb->size * c->num_experts,
-                 ids = (uint64_t)mb->size * c->num_experts_per_tok;
   const kedge_tokens tokens = {.ids = mb->ids_T, .positions = mb->positions_T, .segments = mb->segments_T};
-  kedge_pass *pass;
-  KEDGE_TRY(kedge_passes_run(&r->passes, mb->size, 0, &tokens, &pass));
-  for (uint32_t l = 0; l < r->model->params.moe_layers; l++)
-    KEDGE_TRY(read_layer(r, pass, l, logits_LTE ? logits_LTE + l * logits : NULL,
-                         ids_LTK ? ids_LTK + l * ids : NULL));
-  return KEDGE_OK;
+  reading own = {r, mb, logits_LTE, ids_LTK, KEDGE_OK};
+  KEDGE_TRY(kedge_passes_run(&r->passes, mb->size, 0, &tokens, read_layers, &own));
+  return own.status;
 }

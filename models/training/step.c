@@ -15,27 +15,38 @@ static bool needs_base(const kedge_stepper *s) {
   return any;
 }
 
-/* The interventions of a forward that counts choices: those that change them, and the loss that counts. */
-static void counting_interventions(kedge_stepper *s) {
+/* The interventions of a forward that counts choices: those that change them, and the loss that counts. And
+ * those of a pass that sees a part of the ranks' tokens: where a loss counts the choices of all tokens within
+ * its pass, it takes them from its table. */
+static void derive_interventions(kedge_stepper *s) {
   const kedge_interventions *router = &s->setup->router;
   for (uint32_t i = 0; i < router->count; i++) {
-    s->counted[i] = router->items[i];
+    s->counted[i] = s->parted[i] = router->items[i];
+    if (kedge_intervention_shares_counts(&router->items[i]))
+      s->counted[i].scope = s->parted[i].scope = KEDGE_BALANCE_GLOBAL;
     if (kedge_router_get_kind(router->items[i].id) == KEDGE_ROUTER_LOSS &&
         router->items[i].id != KEDGE_ROUTER_lbl)
       s->counted[i].coef = 0; /* builds nothing */
   }
 }
 
+/* The load-balancing loss that counts the tokens of all ranks within a pass; count if there is none. */
+static uint32_t shared_balance(const kedge_stepper *s) {
+  const kedge_interventions *router = &s->setup->router;
+  uint32_t i = 0;
+  while (i < router->count && !kedge_intervention_shares_counts(&router->items[i])) i++;
+  return i;
+}
+
 /* Passes talk to other ranks where experts are shared, and where the load-balancing loss counts the tokens of
  * all. */
 static bool in_lockstep(const kedge_stepper *s) {
-  bool any = kedge_comm_size(s->setup->comm, KEDGE_RANKS_EXPERTS) > 1;
-  for (uint32_t i = 0; i < s->setup->router.count; i++) {
-    const kedge_intervention *it = &s->setup->router.items[i];
-    any |= kedge_intervention_shares_counts(it);
-  }
+  const bool any =
+      kedge_comm_size(s->setup->comm, KEDGE_RANKS_EXPERTS) > 1 || shared_balance(s) < s->setup->router.count;
   return any && kedge_comm_size(s->setup->comm, KEDGE_RANKS_ALL) > 1;
 }
+
+static kedge_status count_parts(void *context);
 
 static void init_passes(kedge_stepper *s) {
   const kedge_config *c = s->setup->config;
@@ -52,6 +63,11 @@ static void init_passes(kedge_stepper *s) {
   kedge_passes_init(&s->train, s->setup->model, &train, s->workspace, kedge_optimizer_extend, &s->optimizer);
   kedge_passes_init(&s->counting, s->setup->model, &counting, s->workspace, NULL, NULL);
   kedge_passes_init(&s->eval, s->setup->model, &eval, s->workspace, NULL, NULL);
+  if (shared_balance(s) < router->count) {
+    s->train.part_interventions = s->parted;
+    s->train.split = count_parts;
+    s->train.split_context = s;
+  }
   s->train.profile = s->counting.profile = c->profile;
 }
 
@@ -61,7 +77,8 @@ static kedge_status allocate(kedge_stepper *s) {
   s->offsets = kedge_alloc(E + 1, sizeof *s->offsets);
   s->counts = kedge_alloc(E, sizeof *s->counts);
   s->moves = kedge_alloc(E, sizeof *s->moves);
-  return s->loads && s->offsets && s->counts && s->moves ? KEDGE_OK : KEDGE_ERR_MEMORY;
+  s->totals = kedge_alloc(s->setup->model->params.moe_layers * E, sizeof *s->totals);
+  return s->loads && s->offsets && s->counts && s->moves && s->totals ? KEDGE_OK : KEDGE_ERR_MEMORY;
 }
 
 kedge_status kedge_stepper_init(kedge_stepper *s, const kedge_setup *setup) {
@@ -79,7 +96,7 @@ kedge_status kedge_stepper_init(kedge_stepper *s, const kedge_setup *setup) {
   if (status == KEDGE_OK && c->profile) kedge_exec_profile(s->optimizer.exec, true);
   kedge_feeds_init(&s->feeds, &setup->model->params, setup->router.items, setup->router.sources,
                    setup->router.count);
-  counting_interventions(s);
+  derive_interventions(s);
   s->lockstep = in_lockstep(s);
   init_passes(s);
   if (status == KEDGE_OK && needs_base(s))
@@ -101,6 +118,7 @@ void kedge_stepper_destroy(kedge_stepper *s) {
   kedge_free(s->offsets);
   kedge_free(s->counts);
   kedge_free(s->moves);
+  kedge_free(s->totals);
   *s = (kedge_stepper){0};
 }
 
@@ -128,11 +146,10 @@ static uint32_t global_balance(const kedge_stepper *s) {
   return i;
 }
 
-/* Adds what a pass counted to the table of a loss. */
-static kedge_status add_counts(kedge_stepper *s, const kedge_pass *pass, uint32_t balance) {
+/* Adds what a pass counted to a table [L, E]. */
+static kedge_status add_counts(kedge_stepper *s, const kedge_pass *pass, float *counts) {
   const kedge_params *p = &s->setup->model->params;
   const uint32_t E = p->config.num_experts;
-  float *counts = kedge_feeds_table(&s->feeds, balance);
   for (uint32_t l = 0; l < p->moe_layers; l++) {
     if (!pass->decoder.counts_GE[l]) continue; /* a layer that the loss leaves out */
     KEDGE_TRY(kedge_exec_read(pass->exec, pass->decoder.counts_GE[l], s->counts, E * sizeof *s->counts));
@@ -176,12 +193,21 @@ static kedge_status read_loss(const kedge_model *model, const kedge_pass *pass, 
   return KEDGE_OK;
 }
 
+/* What is read of a pass that has run. */
+typedef struct reading {
+  kedge_stepper *stepper;
+  kedge_step_result *result; /* of training */
+  float *counts;             /* of counting */
+  double *loss;              /* of evaluation */
+  kedge_status status;
+} reading;
+
 /* Runs a pass on a micro-batch whose feeds are filled. */
-static kedge_status run_pass(kedge_stepper *s, kedge_passes *passes, const kedge_micro_batch *mb, bool fed,
-                             kedge_pass **pass) {
-  const kedge_tokens tokens = tokens_of(mb, fed ? s->feeds.data : NULL);
-  return kedge_passes_run(passes, mb->size, fed ? kedge_feeds_rows(&s->feeds, mb->samples) : 0, &tokens,
-                          pass);
+static kedge_status run_pass(kedge_passes *passes, const kedge_micro_batch *mb, bool fed,
+                             kedge_pass_read read, reading *r) {
+  const kedge_feeds *feeds = &r->stepper->feeds;
+  const kedge_tokens tokens = tokens_of(mb, fed ? feeds->data : NULL);
+  return kedge_passes_run(passes, mb->size, fed ? kedge_feeds_rows(feeds, mb->samples) : 0, &tokens, read, r);
 }
 
 static kedge_status fill_feeds(kedge_stepper *s, kedge_batches *batches, const kedge_update *update,
@@ -199,27 +225,31 @@ static kedge_status end_micro(kedge_stepper *s, kedge_status status, bool passed
   return kedge_comm_agree(comm, status);
 }
 
+static void read_counts(void *context, const kedge_pass *pass) {
+  reading *r = context;
+  r->status = add_counts(r->stepper, pass, r->counts);
+}
+
 /* Frequencies of the whole update before its first backward: a forward of every micro-batch, with the
  * interventions that change the choice. */
 static kedge_status count_update(kedge_stepper *s, kedge_batches *batches, const kedge_update *update,
                                  uint32_t balance) {
   for (uint32_t i = 0; i < update->micro_batches; i++) {
     kedge_micro_batch mb;
-    kedge_pass *pass;
     kedge_status status = fill_feeds(s, batches, update, i, &mb);
     if (!i && status == KEDGE_OK)
       memset(kedge_feeds_table(&s->feeds, balance), 0, s->feeds.table_bytes[balance]);
-    if (status == KEDGE_OK) status = run_pass(s, &s->counting, &mb, true, &pass);
-    if (status == KEDGE_OK) status = add_counts(s, pass, balance);
+    reading r = {.stepper = s, .counts = kedge_feeds_table(&s->feeds, balance)};
+    if (status == KEDGE_OK) status = run_pass(&s->counting, &mb, true, read_counts, &r);
+    if (status == KEDGE_OK) status = r.status;
     KEDGE_TRY(end_micro(s, status, status == KEDGE_OK));
   }
   return KEDGE_OK;
 }
 
 /* The counts of all ranks, exact as the whole numbers that they are. */
-static kedge_status sum_counts(kedge_stepper *s, uint32_t balance) {
+static kedge_status sum_counts(kedge_stepper *s, float *counts) {
   const uint64_t cells = (uint64_t)s->setup->model->params.moe_layers * s->setup->model->config.num_experts;
-  float *counts = kedge_feeds_table(&s->feeds, balance);
   double *sums = kedge_alloc(cells, sizeof *sums);
   if (!sums) return KEDGE_ERR_MEMORY;
   for (uint64_t i = 0; i < cells; i++) sums[i] = (double)counts[i];
@@ -229,6 +259,25 @@ static kedge_status sum_counts(kedge_stepper *s, uint32_t balance) {
   return status;
 }
 
+/* Before a micro-batch is trained on in parts: the choices of all its tokens, by a forward of each part, as
+ * the table of the loss that would have counted them within its pass. */
+static kedge_status count_parts(void *context) {
+  kedge_stepper *s = context;
+  const uint32_t balance = shared_balance(s);
+  const uint64_t cells = (uint64_t)s->setup->model->params.moe_layers * s->setup->model->config.num_experts;
+  reading r = {.stepper = s, .counts = s->totals};
+  memset(s->totals, 0, cells * sizeof *s->totals);
+  KEDGE_TRY(run_pass(&s->counting, s->micro, true, read_counts, &r));
+  KEDGE_TRY(r.status);
+  KEDGE_TRY(sum_counts(s, s->totals));
+  if (s->setup->router.items[balance].scope == KEDGE_BALANCE_GLOBAL_RUNNING) {
+    float *running = kedge_feeds_table(&s->feeds, balance);
+    for (uint64_t i = 0; i < cells; i++) s->totals[i] = running[i] += s->totals[i];
+  }
+  s->feeds.data[balance].table = s->totals;
+  return KEDGE_OK;
+}
+
 static kedge_status read_pass(kedge_stepper *s, const kedge_pass *pass, kedge_step_result *result) {
   KEDGE_TRY(kedge_pass_check_routers(pass, s->setup->model));
   KEDGE_TRY(read_loss(s->setup->model, pass, pass->decoder.loss_1, &result->loss));
@@ -236,23 +285,31 @@ static kedge_status read_pass(kedge_stepper *s, const kedge_pass *pass, kedge_st
   for (uint32_t i = 0; i < s->feeds.count; i++)
     KEDGE_TRY(read_loss(s->setup->model, pass, pass->decoder.terms_1[i], &result->terms[i]));
   const uint32_t balance = global_balance(s);
-  if (balance < s->feeds.count && s->feeds.interventions[balance].scope == KEDGE_BALANCE_GLOBAL_RUNNING)
-    KEDGE_TRY(add_counts(s, pass, balance));
+  if (!pass->part && balance < s->feeds.count &&
+      s->feeds.interventions[balance].scope == KEDGE_BALANCE_GLOBAL_RUNNING)
+    KEDGE_TRY(add_counts(s, pass, kedge_feeds_table(&s->feeds, balance)));
   return add_loads(s, pass);
+}
+
+static void read_training(void *context, const kedge_pass *pass) {
+  reading *r = context;
+  r->status = read_pass(r->stepper, pass, r->result);
 }
 
 /* Micro-batch `index`. `fresh`: a table that counts micro-batches begins with this one. */
 static kedge_status train_micro(kedge_stepper *s, kedge_batches *batches, const kedge_update *update,
                                 uint32_t index, bool fresh, kedge_step_result *result) {
   kedge_micro_batch mb;
-  kedge_pass *pass;
+  reading r = {.stepper = s, .result = result};
   const uint32_t balance = global_balance(s);
   kedge_status status = fill_feeds(s, batches, update, index, &mb);
   if (status == KEDGE_OK && fresh)
     memset(kedge_feeds_table(&s->feeds, balance), 0, s->feeds.table_bytes[balance]);
-  if (status == KEDGE_OK) status = run_pass(s, &s->train, &mb, true, &pass);
+  s->micro = &mb;
+  if (status == KEDGE_OK) status = run_pass(&s->train, &mb, true, read_training, &r);
+  s->micro = NULL;
   const bool passed = status == KEDGE_OK;
-  if (passed) status = read_pass(s, pass, result);
+  if (passed) status = r.status;
   return end_micro(s, status, passed);
 }
 
@@ -265,7 +322,7 @@ static kedge_status run_micros(kedge_stepper *s, kedge_batches *batches, const k
   KEDGE_TRY(kedge_optimizer_begin(&s->optimizer));
   if (counted) {
     KEDGE_TRY(kedge_comm_agree(s->setup->comm, count_update(s, batches, update, balance)));
-    KEDGE_TRY(sum_counts(s, balance));
+    KEDGE_TRY(sum_counts(s, kedge_feeds_table(&s->feeds, balance)));
   }
   for (uint32_t i = 0; i < update->micro_batches; i++)
     KEDGE_TRY(train_micro(s, batches, update, i, !i && tabled && !counted, result));
@@ -360,20 +417,26 @@ kedge_status kedge_stepper_update(kedge_stepper *s, kedge_batches *batches, cons
   return move_biases(s);
 }
 
+static void read_evaluation(void *context, const kedge_pass *pass) {
+  reading *r = context;
+  r->status = kedge_pass_check_routers(pass, r->stepper->setup->model);
+  if (r->status == KEDGE_OK)
+    r->status = read_loss(r->stepper->setup->model, pass, pass->decoder.loss_1, r->loss);
+}
+
 /* Runs evaluation batch `index`; a rank that has none runs the first one again, where the others need it. */
 static kedge_status evaluate_batch(kedge_stepper *s, kedge_batches *batches, uint64_t index, double *part,
                                    uint32_t *supervised) {
   kedge_update update;
   kedge_micro_batch mb;
-  kedge_pass *pass;
+  reading r = {.stepper = s, .loss = part};
   kedge_status status = kedge_batches_seek(batches, index);
   if (status == KEDGE_OK) status = kedge_batches_next(batches, &update);
   if (status == KEDGE_OK) status = kedge_batches_micro(batches, 0, &mb);
-  if (status == KEDGE_OK) status = run_pass(s, &s->eval, &mb, false, &pass);
+  if (status == KEDGE_OK) status = run_pass(&s->eval, &mb, false, read_evaluation, &r);
   const bool passed = status == KEDGE_OK;
   *supervised = passed ? mb.supervised : 0;
-  if (passed) status = kedge_pass_check_routers(pass, s->setup->model);
-  if (status == KEDGE_OK) status = read_loss(s->setup->model, pass, pass->decoder.loss_1, part);
+  if (passed) status = r.status;
   return end_micro(s, status, passed);
 }
 

@@ -18,13 +18,15 @@ typedef struct kedge_stepper {
   kedge_workspace *workspace;
   kedge_optimizer optimizer;
   kedge_passes train, counting, eval; /* counting: forwards for the balance loss of a global batch */
-  kedge_intervention counted[KEDGE_MAX_INTERVENTIONS];
+  kedge_intervention counted[KEDGE_MAX_INTERVENTIONS], parted[KEDGE_MAX_INTERVENTIONS];
+  const kedge_micro_batch *micro; /* the one that is trained on */
   kedge_feeds feeds;
   kedge_router_reader *base; /* NULL: no intervention needs it */
   uint64_t *loads;           /* [L,E] tokens of each expert in the update */
   int32_t *offsets;          /* [E+1] of a layer */
   float *counts;             /* [E] */
   double *moves;             /* [E] */
+  float *totals;             /* [L,E] choices of a micro-batch that is run in parts */
 } kedge_stepper;
 
 kedge_status kedge_stepper_init(kedge_stepper *stepper, const kedge_setup *setup);
