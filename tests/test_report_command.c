@@ -94,7 +94,15 @@ static void test_whole(void **state) {
   check_page(page);
   holds(page, "a demonstration without power", "the page");
   static const char *const parts[] = {
-      "RPB 1", "E16K2-b1", "Holm", "KL a token", "Audit of the router", "0123456789abcdef"};
+      "RPB 1",
+      "E16K2-b1",
+      "Holm",
+      "KL a token",
+      "Audit of the router",
+      "0123456789abcdef",
+      "adds a load-balancing loss with this coefficient", /* what LBL 0.01 and RPB 1 do */
+      "Router Prior Bias: in training alone",
+      "<td>RPB 1 \u2212 SFT</td>"};
   for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) holds(page, parts[i], "the page");
   if (drawn) {
     check_ids(page);
@@ -179,6 +187,7 @@ static void test_unfinished(void **state) {
   char *page = page_of("half");
   check_page(page);
   holds(page, "129 of 132 cells are finished", "the page");
+  holds(page, "not counting the pretraining of the bases", "the page");
   holds(page, "E32K4, long, stringS", "the page");
   free(page);
 }

@@ -48,6 +48,56 @@ static report_kind kind_of(kedge_measure measure, bool difference) {
 /* ---- What was run
  * ------------------------------------------------------------------------------------------------ */
 
+/* What the conditions of `kedge lab` do, by their names without the strength. */
+static const char *condition_does(const char *name) {
+  static const struct {
+    const char *name, *does;
+  } known[] = {
+      {"sft", "plain post-training; the router learns as all else does"},
+      {"lbl", "adds a load-balancing loss with this coefficient"},
+      {"rpb_hard",
+       "uses the prior's own top experts for all tokens of a question or an answer, in training alone"},
+      {"rpb",
+       "Router Prior Bias: in training alone, adds to the router's logits what the base's router prefers on "
+       "average over the question or the answer, times this strength"},
+      {"within_soft", "RPB 1 with the prior's experts permuted within the base's communities: a control"},
+      {"within_hard", "RPB hard with the prior's experts permuted within the base's communities: a control"},
+      {"global_soft", "RPB 1 with the prior's experts permuted among all: a control"},
+      {"global_hard", "RPB hard with the prior's experts permuted among all: a control"},
+      {"router_l2", "adds the squared distance of the router's weights from the base's"},
+      {"kl_token", "adds the divergence (KL) of the router from the base's router, token by token"},
+      {"kl", "adds the divergence (KL) of the router from the prior of the question or the answer"},
+      {"logit_l2", "adds the squared distance of the router's centred logits from the prior's"},
+      {"z_loss", "adds the router's z-loss, which keeps its logits small"},
+      {"freeze", "the router keeps the base's weights"},
+  };
+  const char *line = strrchr(name, '_');
+  char *end = NULL;
+  if (line && line[1]) strtod(line + 1, &end);
+  const size_t length = end && !*end ? (size_t)(line - name) : strlen(name);
+  for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+    if (strlen(known[i].name) == length && !memcmp(known[i].name, name, length)) return known[i].does;
+  return NULL;
+}
+
+static void add_names(report_page *page) {
+  const kedge_study *s = page->study;
+  report_table t;
+  report_note(
+      &page->doc,
+      "A cell is one model: a base, or what became of a base by post-training under one condition with one "
+      "seed. The conditions:");
+  report_table_begin(&t, NULL);
+  report_table_column(&t, "Condition", "condition", REPORT_TEXT, false);
+  report_table_column(&t, "what it does", "does", REPORT_TEXT, false);
+  for (uint32_t c = 0; c < s->condition_count; c++) {
+    const char *does = condition_does(s->conditions[c].name);
+    report_table_text(&t, "%s", s->conditions[c].label);
+    report_table_text(&t, "%s", does ? does : "\u2013");
+  }
+  report_table_end(&page->doc, &t);
+}
+
 static void add_run(report_page *page) {
   const kedge_study *s = page->study;
   report_table t;
@@ -59,6 +109,11 @@ static void add_run(report_page *page) {
     if (!isnan(s->cells[i].seconds)) seconds += s->cells[i].seconds;
   }
   report_section(&page->doc, "run", "What was run");
+  report_say(
+      &page->doc,
+      "Small mixture-of-experts models, made from nothing, are post-trained on a shifted form of one of "
+      "their domains under several conditions, and asked what the paper (arXiv:2609.08115) reports of "
+      "large ones: what is learnt, what is forgotten, and how much of the routing is kept.");
   if (!strcmp(s->preset, "quick"))
     report_say(&page->doc,
                "This is a demonstration without statistical power: with so few bases the intervals "
@@ -73,8 +128,8 @@ static void add_run(report_page *page) {
     report_say(&page->doc, "%u cells are of conditions that this study does not name; they are left out.",
                s->left_out);
   if (seconds > 0)
-    report_say(&page->doc, "Together they took %.1f core-%s.", seconds / (seconds < 3600 ? 60 : 3600),
-               seconds < 3600 ? "minutes" : "hours");
+    report_say(&page->doc, "Together they took %.1f core-%s, not counting the pretraining of the bases.",
+               seconds / (seconds < 3600 ? 60 : 3600), seconds < 3600 ? "minutes" : "hours");
   report_table_begin(&t, NULL);
   report_table_column(&t, "Bases", "view", REPORT_TEXT, false);
   report_table_column(&t, "cells", "cells", REPORT_COUNT, false);
@@ -93,8 +148,11 @@ static void add_run(report_page *page) {
       "S is the split that was trained, d its domain. ID: accuracy on S's own test. near-OOD: on d's "
       "original test. OOD: mean over the original tests of the other domains. Overall: mean of ID and "
       "those. Brackets are 95 %% intervals of a bootstrap over bases and, within them, seeds (%d "
-      "resamples).",
+      "resamples). Values: how many there are, one of each base and seed, with all splits the mean over "
+      "them. NLL: negative "
+      "log-likelihood of the reference answers.",
       KEDGE_RESAMPLES);
+  add_names(page);
 }
 
 /* ---- Bases
@@ -165,7 +223,7 @@ static void add_accuracy_table(report_page *page, const kedge_view *view) {
   report_table t;
   report_table_begin(&t, NULL);
   report_table_column(&t, "Condition", "condition", REPORT_TEXT, false);
-  report_table_column(&t, "cells", "cells", REPORT_COUNT, false);
+  report_table_column(&t, "values", "values", REPORT_COUNT, false);
   for (size_t m = 0; m < count; m++)
     report_table_column(&t, kedge_measure_get(measures[m])->title, kedge_measure_get(measures[m])->key,
                         kind_of(measures[m], false), true);
@@ -269,6 +327,11 @@ static void add_contrasts(report_page *page) {
 /* ---- What was claimed
  * -------------------------------------------------------------------------------------------- */
 
+static const char *label_of(const kedge_study *study, const char *name) {
+  const uint32_t c = kedge_study_condition_find(study, name);
+  return c == KEDGE_STUDY_NONE ? name : study->conditions[c].label;
+}
+
 static void add_ordering_table(report_page *page, const kedge_view *view, bool pilot) {
   report_table t;
   report_table_begin(&t, NULL);
@@ -279,7 +342,7 @@ static void add_ordering_table(report_page *page, const kedge_view *view, bool p
   report_table_column(&t, "difference", "difference", REPORT_SIGNED, true);
   report_table_column(&t, "Student", "student", REPORT_SIGNED, true);
   report_table_column(&t, "bases", "bases", REPORT_COUNT, false);
-  report_table_column(&t, "n", "n", REPORT_COUNT, false);
+  report_table_column(&t, "values", "values", REPORT_COUNT, false);
   for (uint32_t i = 0; i < kedge_ordering_count(); i++) {
     const kedge_ordering *o = kedge_ordering_get(i);
     const kedge_judged *j = &view->judged[i];
@@ -290,7 +353,7 @@ static void add_ordering_table(report_page *page, const kedge_view *view, bool p
       report_table_text(&t, "%s", o->text);
     report_table_text(&t, "%s", kedge_verdict_text(j->verdict));
     report_table_text(&t, "%s", kedge_measure_get(o->measure)->title);
-    report_table_text(&t, "%s \u2212 %s", o->upper, o->lower);
+    report_table_text(&t, "%s \u2212 %s", label_of(page->study, o->upper), label_of(page->study, o->lower));
     report_estimate(&t, &j->e, false);
     report_table_interval(&t, j->e.mean, j->e.t_low, j->e.t_high, false);
     report_table_number(&t, j->e.bases), report_table_number(&t, j->e.values);
@@ -309,7 +372,8 @@ static void add_orderings(report_page *page) {
       "and the intervals say how large a difference would have gone unseen. Claims on conditions that were "
       "not run are left out. Nothing is corrected for their number: of twenty claims without truth one is "
       "decided by "
-      "chance. Differences of accuracy are shares here, not percent.");
+      "chance. The paper's LBL has the coefficient 0.001; LBL 0.01 stands for it here, as a coefficient "
+      "belongs to its learning rate. Differences of accuracy are shares here, not percent.");
   for (uint32_t v = 0; v < page->analysis->view_count; v++) {
     const kedge_view *view = &page->analysis->views[v];
     if (view->shift != KEDGE_STUDY_NONE) continue;

@@ -36,9 +36,8 @@ static void add_mismatch(report_page *page, const kedge_view *view) {
 }
 
 static void add_retention(report_page *page, const kedge_view *view) {
-  static const kedge_measure measures[] = {KEDGE_MEASURE_TOPK,     KEDGE_MEASURE_TOP1, KEDGE_MEASURE_GATE,
-                                           KEDGE_MEASURE_TVD,      KEDGE_MEASURE_JSD,  KEDGE_MEASURE_COSINE,
-                                           KEDGE_MEASURE_EFFECTIVE};
+  static const kedge_measure measures[] = {KEDGE_MEASURE_TOPK, KEDGE_MEASURE_TOP1, KEDGE_MEASURE_GATE,
+                                           KEDGE_MEASURE_TVD,  KEDGE_MEASURE_JSD,  KEDGE_MEASURE_EFFECTIVE};
   report_figures_begin(&page->doc);
   report_plot_scatter(page, view, KEDGE_MEASURE_TOPK);
   report_plot_scatter(page, view, KEDGE_MEASURE_NMI10);
@@ -170,31 +169,42 @@ void report_routing_sections(report_page *page) {
              "percent and points:");
   each_view(page, add_mismatch);
   report_section(doc, "retention", "Routing kept, and performance");
-  report_say(doc,
-             "Overlaps are the share of the base's choices that post-training kept, on the same tokens; 1 is "
-             "all. Effective experts: exp(entropy of use) / number of experts.");
+  report_say(
+      doc,
+      "Overlaps are the share of the base's choices that post-training kept, on the same tokens; 1 is "
+      "all. TVD and JSD: total variation and Jensen-Shannon divergence (nats) between how often the base and "
+      "the post-trained model use each expert; 0 is the same. Effective experts: exp(entropy of use) / "
+      "number of experts; 1 is even use.");
   each_view(page, add_retention);
   report_section(doc, "selection", "How much is due to selection");
   report_say(
-      doc, "The post-trained model run on the experts that the base chooses, gates from its own logits. If "
-           "forgetting were drift of selection, the NLL of the other domains would fall back to the base's. "
-           "The part is told where the rise is clear of 0. The other way round, the base run on the experts "
-           "of the "
-           "post-trained model rises by what drift of selection does alone. All on the same items, which may "
-           "be fewer "
-           "than those of the accuracies above.");
+      doc,
+      "The post-trained model run on the experts that the base chooses, gates from its own logits. If "
+      "forgetting were drift of selection, the NLL of the other domains would fall back to the base's. "
+      "The part is told where both intervals of the rise, the bootstrap's and Student's, are above 0. The "
+      "other way round, the base run on the experts of the post-trained model rises by what drift of "
+      "selection does alone. All of this is on the fewer rows whose routing is measured, and an answer "
+      "counts "
+      "as right here if each of its tokens is the likeliest, choices too: OOD is not that of the tables "
+      "above.");
   each_view(page, add_selection);
   report_section(doc, "communities", "Communities of experts");
-  report_say(doc,
-             "NMI between the communities of base and post-trained model. The ceiling is what two halves of "
-             "the base's own tokens give, the floor what chance gives.");
+  report_say(
+      doc,
+      "NMI (normalised mutual information, 1 is the same) between the communities of experts of base and "
+      "post-trained model. Communities are of a graph that links the share rho of the pairs of experts, "
+      "those most often chosen together. The ceiling is what two halves of the "
+      "base's own tokens give, the floor what chance gives.");
   each_view(page, add_communities);
   report_section(doc, "use", "Use of experts");
-  report_say(doc,
-             "Of the first base and seed. A block is a layer, a row in it a domain in the order of the table "
-             "of bases; 1 is even use.");
+  report_say(
+      doc,
+      "Of the first base and seed: the base, SFT, and the conditions of the primary contrasts. A block is a "
+      "layer, a row in it a domain in the order of the table of bases, the first one on top; 1 is even use.");
   each_view(page, add_use);
   report_section(doc, "losses", "Training losses");
-  report_say(doc, "Means over bases and seeds.");
+  report_say(
+      doc, "Means over bases and seeds, in nats a token. What a condition adds to the loss is part of it, so "
+           "that levels of different conditions do not compare.");
   each_view(page, add_losses);
 }

@@ -140,8 +140,8 @@ static kedge_status read_bias_nll(const reader *r, const char *name, const json_
 }
 
 static kedge_status read_routing(const reader *r, const char *name, const json_t *item, const char *where) {
-  static const char *const keys[KEDGE_ROUTINGS] = {"topk_overlap", "top1_overlap", "gate_overlap",
-                                                   "tvd",          "jsd",          "router_cosine"};
+  static const char *const keys[KEDGE_ROUTINGS] = {"topk_overlap", "top1_overlap", "gate_overlap", "tvd",
+                                                   "jsd"};
   kedge_study_score *s = NULL;
   KEDGE_TRY(need_object(item, where));
   if (strcmp(name, "mean") != 0) KEDGE_TRY(score_for(r, name, &s));

@@ -146,8 +146,6 @@ double kedge_study_measure(const kedge_study *study, const kedge_study_cell *cel
     return routing(cell, KEDGE_ROUTING_TVD);
   case KEDGE_MEASURE_JSD:
     return routing(cell, KEDGE_ROUTING_JSD);
-  case KEDGE_MEASURE_COSINE:
-    return routing(cell, KEDGE_ROUTING_COSINE);
   case KEDGE_MEASURE_NMI10:
     return cell->nmi[0];
   case KEDGE_MEASURE_CEILING10:

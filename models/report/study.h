@@ -32,7 +32,6 @@ typedef enum kedge_study_routing {
   KEDGE_ROUTING_GATE,
   KEDGE_ROUTING_TVD,
   KEDGE_ROUTING_JSD,
-  KEDGE_ROUTING_COSINE,
   KEDGE_ROUTINGS
 } kedge_study_routing;
 

@@ -122,10 +122,9 @@ static void add_routing(const test_study *s, const place *p, json_t *cell) {
   json_object_set_new(cell, "utilisation", shares);
   if (base) return;
   json_object_set_new(cell, "routing",
-                      json_pack("{s:{s:f,s:f,s:f,s:f,s:f,s:f}}", "mean", "topk_overlap", within(kept),
+                      json_pack("{s:{s:f,s:f,s:f,s:f,s:f}}", "mean", "topk_overlap", within(kept),
                                 "top1_overlap", within(kept + 0.05), "gate_overlap", within(kept + 0.02),
-                                "tvd", within(1 - kept), "jsd", within(1 - kept) / 4, "router_cosine",
-                                within(kept + 0.2)));
+                                "tvd", within(1 - kept), "jsd", within(1 - kept) / 4));
   json_object_set_new(cell, "communities",
                       json_pack("{s:{s:f,s:f,s:f}, s:{s:f,s:f,s:f}}", "0.10", "nmi", within(kept - 0.1),
                                 "ceiling", 0.85, "floor", 0.3, "0.20", "nmi", within(kept - 0.2), "ceiling",
