@@ -72,11 +72,11 @@ def high_water(pid):
 
 
 def repeat(run, options):
-    """Median seconds of a run, of at least three and the given time, after one that is not counted; with --cpu the
+    """Median seconds of a run, of at least so many and the given time, after one that is not counted; with --cpu the
     mean of what the process spent."""
     run()
     times, start, spent = [], time.monotonic(), time.process_time()
-    while len(times) < 3 or time.monotonic() - start < options.seconds:
+    while len(times) < options.least or time.monotonic() - start < options.seconds:
         before = time.monotonic()
         run()
         times.append(time.monotonic() - before)
@@ -136,9 +136,12 @@ def torch_generate(experts, dtype):
 
 
 def report(name, ours, theirs, unit, load):
+    """Prints medians of both sides and of the rounds' ratios; returns them, with the load."""
     ratios = [a / b for a, b in zip(ours, theirs)]
     print(f"{name:44} kedge {statistics.median(ours):10.1f}  peer {statistics.median(theirs):10.1f} {unit:10} "
           f"ratio {statistics.median(ratios):6.2f}  load {load:.1f}", flush=True)
+    return {"case": name, "kedge": statistics.median(ours), "peer": statistics.median(theirs), "unit": unit,
+            "ratio": statistics.median(ratios), "load": load}
 
 
 def compare(options, kedge, part, name, peer, tokens):
@@ -148,15 +151,15 @@ def compare(options, kedge, part, name, peer, tokens):
         line = kedge.bench(part)[0]
         ours.append(tokens / line["cpu_seconds" if options.cpu else "seconds"])
         theirs.append(tokens / repeat(peer, options))
-    report(name, ours, theirs, "tokens/s", load_since(start))
+    return report(name, ours, theirs, "tokens/s", load_since(start))
 
 
 def step(options, kedge):
     kinds = ["f32"] if options.dtype == "f32" else ["bf16", "autocast"]
-    for experts in options.experts:
-        for kind in kinds:
-            compare(options, kedge, "step", f"training step, {experts}, {kind}", TorchStep(experts, kind), 2048)
+    rows = [compare(options, kedge, "step", f"training step, {experts}, {kind}", TorchStep(experts, kind), 2048)
+            for experts in options.experts for kind in kinds]
     print(f"largest resident set: kedge {kedge.memory:.0f} MiB")
+    return rows
 
 
 def memory(options, kedge):
@@ -168,20 +171,23 @@ def memory(options, kedge):
             "base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024;"
             "step = bench.TorchStep(sys.argv[2], sys.argv[3]); [step() for _ in range(3)];"
             "print(base, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)")
-    here = os.path.dirname(os.path.abspath(__file__))
+    here, rows = os.path.dirname(os.path.abspath(__file__)), []
     for experts in options.experts:
         out = subprocess.run([sys.executable, "-c", code, here, experts, options.dtype, str(options.threads)],
                              capture_output=True, text=True, check=True).stdout.split()
         print(f"training memory, {experts:12} kedge {kedge.memory:.0f} MiB, peer {float(out[1]):.0f} MiB "
               f"(libraries alone {float(out[0]):.0f})", flush=True)
+        rows.append({"case": f"training memory, {experts}", "kedge": kedge.memory, "peer": float(out[1]), "unit": "MiB",
+                     "ratio": float(out[1]) / kedge.memory, "load": 0.0})
+    return rows
 
 
 def generate(options, kedge):
     import torch
 
     dtype = torch.float32 if options.dtype == "f32" else torch.bfloat16
-    for experts in options.experts:
-        compare(options, kedge, "generate", f"generation, {experts}", torch_generate(experts, dtype), 64)
+    return [compare(options, kedge, "generate", f"generation, {experts}", torch_generate(experts, dtype), 64)
+            for experts in options.experts]
 
 
 def products(options, kedge):
@@ -207,8 +213,7 @@ def products(options, kedge):
             ours[name].append(flops / lines[name]["cpu_seconds" if options.cpu else "seconds"])
             theirs[name].append(flops / repeat(run, options))
     load = load_since(start)
-    for name in runs:
-        report(f"{options.shape}, {name}", ours[name], theirs[name], "GFLOP/s", load)
+    return [report(f"{options.shape}, {name}", ours[name], theirs[name], "GFLOP/s", load) for name in runs]
 
 
 def layer(options, kedge):
@@ -218,7 +223,7 @@ def layer(options, kedge):
     from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts
 
     hidden, width, experts, top, tokens = SHAPES[options.shape]
-    dtype = torch.float32 if options.dtype == "f32" else torch.bfloat16
+    dtype, rows = torch.float32 if options.dtype == "f32" else torch.bfloat16, []
     for name in options.experts:
         config = Qwen3MoeConfig(hidden_size=hidden, moe_intermediate_size=width, num_experts=experts,
                                 num_experts_per_tok=top)
@@ -241,7 +246,8 @@ def layer(options, kedge):
             line = kedge.bench("layer", "--shape", options.shape)[0]
             ours.append(tokens / line["cpu_seconds" if options.cpu else "seconds"])
             theirs.append(tokens / repeat(run, options))
-        report(f"{options.shape} layer, {name}", ours, theirs, "tokens/s", load_since(start))
+        rows.append(report(f"{options.shape} layer, {name}", ours, theirs, "tokens/s", load_since(start)))
+    return rows
 
 
 def main():
@@ -254,6 +260,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1, help="of each side in a round")
+    parser.add_argument("--least", type=int, default=3, help="runs of each side in a round")
     parser.add_argument("--experts", nargs="+", default=["eager", "batched_mm", "grouped_mm"])
     parser.add_argument("--cpu", action="store_true", help="processor time in place of the clock's: for one thread of a "
                         "busy machine")

@@ -11,6 +11,9 @@
 #include "backends/cpu/kernels/vexp.h"
 
 enum { PANEL = 1024, CHUNK = 2048, ROWS = 256, WORDS = KEDGE_NC, COLS = 256 };
+/* Rows of a chunk of logits are not a power of two apart, which would put a column into one set of the cache.
+ */
+enum { PITCH = CHUNK + 32 };
 
 /* Indices of the tokens with a label. */
 static size_t labelled(const int32_t *labels, size_t tokens, int32_t *chosen) {
@@ -134,7 +137,7 @@ KEDGE_KERNEL(head_loss) {
 
 typedef struct grad_scratch {
   float *dpanel;   /* dH of a panel [PANEL, D] */
-  kedge_x *logits; /* gradients of logits [PANEL, CHUNK] */
+  kedge_x *logits; /* gradients of logits [PANEL, CHUNK], PITCH apart */
   int32_t *chosen;
   uint32_t *threads;
   uint64_t bytes;
@@ -142,7 +145,7 @@ typedef struct grad_scratch {
 
 static grad_scratch grad_layout(const kedge_call *call, size_t tokens, size_t dim) {
   size_t rows = panel_rows(tokens), used = 0;
-  const size_t pieces[] = {rows * dim, rows * CHUNK * sizeof(kedge_x) / sizeof(float), tokens,
+  const size_t pieces[] = {rows * dim, rows * PITCH * sizeof(kedge_x) / sizeof(float), tokens,
                            KEDGE_GEMM_WORDS * call->threads};
   float *places[4];
   for (size_t i = 0; i < 4; i++) {
@@ -178,7 +181,7 @@ static void grad_logits(const kedge_call *call, const grad_scratch *s, const gra
     KEDGE_SIMD
     for (size_t v = 0; v < n; v++) z[v] = dnll * kedge__vexp(z[v] - lse);
     if (label >= first && label < first + n) z[label - first] -= dnll;
-    kedge__narrow(s->logits + r * CHUNK + (first - step->word), z, n);
+    kedge__narrow(s->logits + r * PITCH + (first - step->word), z, n);
   }
 }
 
@@ -188,7 +191,7 @@ static void grad_words(const kedge_call *call, const grad_scratch *s, const grad
   KEDGE_CALL_ARGS(head_loss_grad);
   const size_t dim = a->dim;
   const kedge_product p = {
-      {s->logits, CHUNK, NULL, 1}, {KEDGE_IN_X(0), dim, step->chosen, 1}, true, false, step->rows};
+      {s->logits, PITCH, NULL, 1}, {KEDGE_IN_X(0), dim, step->chosen, 1}, true, false, step->rows};
   const kedge_target t = {KEDGE_OUT_F(1) + (step->word + first) * dim + col, NULL, dim, 0};
   kedge__gemm_block(&p, first, kedge__min(ROWS, step->words - first), col, kedge__min(COLS, dim - col), &t,
                     !step->first, thread_scratch(s->threads));
@@ -199,7 +202,7 @@ static void grad_hidden(const kedge_call *call, const grad_scratch *s, const gra
                         size_t col) {
   KEDGE_CALL_ARGS(head_loss_grad);
   const size_t dim = a->dim;
-  const kedge_product p = {{s->logits, CHUNK, NULL, 1},
+  const kedge_product p = {{s->logits, PITCH, NULL, 1},
                            {KEDGE_IN_X(1) + step->word * dim, dim, NULL, 1},
                            false,
                            false,
