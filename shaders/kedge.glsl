@@ -106,11 +106,14 @@ float load_as(bool bf16, uint64_t at, uint i) {
   if (bf16) return load_bf16(at, i);
   return load_f(at, i);
 }
+/* Variables of 16 bits make compilers declare what constants of 16 bits need. */
 void store_as(bool bf16, uint64_t at, uint i, float value) {
-  if (bf16)
-    U16(at).v[i] = uint16_t(bf16_bits(value));
-  else
+  if (bf16) {
+    uint16_t bits = uint16_t(bf16_bits(value));
+    U16(at).v[i] = bits;
+  } else {
     store_f(at, i, value);
+  }
 }
 /* Four elements side by side, from element i on. */
 vec4 load4_as(bool bf16, uint64_t at, uint i) {
@@ -118,10 +121,12 @@ vec4 load4_as(bool bf16, uint64_t at, uint i) {
   return F32x4(at + 4ul * uint64_t(i)).v;
 }
 void store4_as(bool bf16, uint64_t at, uint i, vec4 x) {
-  if (bf16)
-    U16x4(at + 2ul * uint64_t(i)).v = u16vec4(bf16_bits(x.x), bf16_bits(x.y), bf16_bits(x.z), bf16_bits(x.w));
-  else
+  if (bf16) {
+    u16vec4 bits = u16vec4(bf16_bits(x.x), bf16_bits(x.y), bf16_bits(x.z), bf16_bits(x.w));
+    U16x4(at + 2ul * uint64_t(i)).v = bits;
+  } else {
     F32x4(at + 4ul * uint64_t(i)).v = x;
+  }
 }
 float load_x(uint64_t at, uint i) {
   return load_as(BF16, at, i);

@@ -1,7 +1,20 @@
 #version 450
 /* SPDX-License-Identifier: Apache-2.0
- * Dense and grouped matrix products, and those of the head's loss; core/ops/matmul.c and softmax.c have the meaning. */
+ * Dense and grouped matrix products, and those of the head's loss; core/ops/matmul.c and softmax.c have the meaning.
+ * <op>_matrix is the product of bf16 by the device's matrices (matrix.glsl), <op>_scales the pass before it. */
 #extension GL_GOOGLE_include_directive : require
+#if defined(KEDGE_OP_matmul_matrix) || defined(KEDGE_OP_grouped_matmul_matrix) || defined(KEDGE_OP_grouped_wgrad_matrix)
+#define MATRIX
+#elif defined(KEDGE_OP_matmul_scales) || defined(KEDGE_OP_grouped_matmul_scales) || defined(KEDGE_OP_grouped_wgrad_scales)
+#define SCALES
+#endif
+#if defined(KEDGE_OP_matmul_matrix) || defined(KEDGE_OP_matmul_scales)
+#define KEDGE_OP_matmul
+#elif defined(KEDGE_OP_grouped_matmul_matrix) || defined(KEDGE_OP_grouped_matmul_scales)
+#define KEDGE_OP_grouped_matmul
+#elif defined(KEDGE_OP_grouped_wgrad_matrix) || defined(KEDGE_OP_grouped_wgrad_scales)
+#define KEDGE_OP_grouped_wgrad
+#endif
 #include "shaders/kedge.glsl"
 #include "shaders/tile.glsl"
 
@@ -32,15 +45,29 @@ uint b_line(uint i) {
 uint c_line(uint row) {
   return row * ARGS.n;
 }
+uint a_scale(uint i) {
+  return i;
+}
+uint b_scale(uint i) {
+  return ARGS.m + i;
+}
+Span span(uint group) {
+  uint before = DIVIDE_UP(ARGS.m, SPAN_A), first = group < before ? group * SPAN_A : (group - before) * SPAN_B;
+  a_at = IN(0);
+  b_at = IN(1);
+  return Span(group < before, first, group < before ? ARGS.m : ARGS.n, ARGS.k);
+}
 
 #elif defined(KEDGE_OP_grouped_matmul)
 const bool A_ALONG_K = true;
 const bool B_ALONG_K = TRANS_B;
+uint expert;
 /* Tiles of the experts' rows, expert after expert: the group's number says how many tiles come before it. */
 bool locate(uint group, out Tile t) {
   uint high = DIVIDE_UP(ARGS.rows, TILE_M) + ARGS.experts, across = group / high, down = group - across * high;
-  uint before = 0, first = uint(load_i(IN(3), 0)), expert = 0;
+  uint before = 0, first = uint(load_i(IN(3), 0));
   bool found = false;
+  expert = 0;
   for (uint e = 0; e < ARGS.experts && !found; e++) {
     uint end = uint(load_i(IN(3), e + 1u)), tiles = DIVIDE_UP(end - first, TILE_M);
     if (down < before + tiles) {
@@ -66,6 +93,21 @@ uint b_line(uint i) {
 }
 uint c_line(uint row) {
   return row * ARGS.n;
+}
+uint a_scale(uint row) {
+  return row;
+}
+uint b_scale(uint i) {
+  return ARGS.rows + expert * ARGS.n + i;
+}
+/* Rows of A up to the last expert's end, then columns of each expert's weight. */
+Span span(uint group) {
+  uint before = DIVIDE_UP(ARGS.rows, SPAN_A), wide = DIVIDE_UP(ARGS.n, SPAN_B);
+  a_at = IN(0);
+  if (group < before) return Span(true, group * SPAN_A, uint(load_i(IN(3), ARGS.experts)), ARGS.k);
+  expert = (group - before) / wide;
+  b_at = Parts(IN(1)).at[expert];
+  return Span(false, (group - before - expert * wide) * SPAN_B, ARGS.n, ARGS.k);
 }
 
 #elif defined(KEDGE_OP_grouped_wgrad)
@@ -96,6 +138,23 @@ uint b_line(uint k) {
 }
 uint c_line(uint row) {
   return (expert * ARGS.n + row) * ARGS.k;
+}
+uint a_scale(uint i) {
+  return expert * ARGS.n + i;
+}
+uint b_scale(uint i) {
+  return ARGS.experts * ARGS.n + expert * ARGS.k + i;
+}
+Span span(uint group) {
+  uint high = DIVIDE_UP(ARGS.n, SPAN_A), wide = DIVIDE_UP(ARGS.k, SPAN_B), before = ARGS.experts * high;
+  bool a = group < before;
+  if (!a) group -= before;
+  expert = group / (a ? high : wide);
+  first_row = uint(load_i(IN(3), expert));
+  a_at = IN(0);
+  b_at = IN(1);
+  return Span(a, (group - expert * (a ? high : wide)) * (a ? SPAN_A : SPAN_B), a ? ARGS.n : ARGS.k,
+              uint(load_i(IN(3), expert + 1u)) - first_row);
 }
 
 #else
@@ -164,4 +223,10 @@ uint c_line(uint row) {
 }
 #endif
 
+#if defined(SCALES)
+#include "shaders/scales.glsl"
+#elif defined(MATRIX) && KEDGE_MATRICES
+#include "shaders/matrix.glsl"
+#else
 #include "shaders/product.glsl"
+#endif

@@ -9,8 +9,17 @@
  * is in product.glsl.
  */
 const uint SUB = S5; /* width of a subgroup */
+#if defined(MATRIX) && KEDGE_MATRICES
+/* Matrices of MM x KK and KK x NN; each subgroup has S0 x S1 of them, and S7 subgroups lie side by side. */
+const uint MM = S6 & 255u;
+const uint NN = S6 >> 8 & 255u;
+const uint KK = S6 >> 16;
+const uint TILE_M = S0 * MM * (S2 / S7);
+const uint TILE_N = S1 * NN * S7;
+#else
 const uint TILE_M = S0 * S2;
 const uint TILE_N = S1 * SUB;
+#endif
 const uint CHUNK = 1024;
 #define FLAG(bit) ((S4 & (1u << bit)) != 0u)
 const bool A_BF16 = FLAG(0);
@@ -33,3 +42,11 @@ struct Tile {
   uint m0, n0, m_end, n_end, k_end;
 };
 uint64_t a_at, b_at, c_at;
+
+/* Lines whose scales a workgroup finds (scales.glsl): of A or of B, the first and the end of all, how long they are. */
+struct Span {
+  bool a;
+  uint first, end, k_end;
+};
+#define SPAN_A (A_ALONG_K ? S2 : SUB)
+#define SPAN_B (B_ALONG_K ? S2 : SUB)

@@ -128,7 +128,7 @@ static const char *missing_feature(VkPhysicalDevice physical, const VkPhysicalDe
   return NULL;
 }
 
-static bool has_extension(VkPhysicalDevice physical, const char *name) {
+bool kedge__vk_has_extension(VkPhysicalDevice physical, const char *name) {
   uint32_t count = 0;
   vkEnumerateDeviceExtensionProperties(physical, NULL, &count, NULL);
   VkExtensionProperties *list = kedge_alloc(count, sizeof *list);
@@ -152,7 +152,7 @@ static void learn(vk_state *s) {
   VkPhysicalDeviceProperties2 p = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
                                    .pNext = &subgroup};
   VkQueueFamilyProperties queue = {0};
-  bool control = has_extension(s->physical, VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME);
+  bool control = kedge__vk_has_extension(s->physical, VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME);
   if (control) largest.pNext = &sizes;
   vkGetPhysicalDeviceProperties2(s->physical, &p);
   vkGetPhysicalDeviceMemoryProperties(s->physical, &s->memory);
@@ -175,11 +175,13 @@ static void learn(vk_state *s) {
     f->tick = 1e-9 * (double)limits->timestampPeriod;
     f->tick_mask = queue.timestampValidBits == 64 ? UINT64_MAX : (1ull << queue.timestampValidBits) - 1;
   }
+  kedge__vk_matrix_learn(s);
 }
 
 static kedge_status make_device(vk_state *s) {
   const float priority = 1;
-  const char *extension = VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME;
+  const char *extensions[2] = {VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME};
+  uint32_t extension_count = s->facts.resize_subgroup ? 1 : 0;
   VkPhysicalDeviceSubgroupSizeControlFeaturesEXT sizes = {
       .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES_EXT,
       .subgroupSizeControl = VK_TRUE};
@@ -189,7 +191,11 @@ static kedge_status make_device(vk_state *s) {
   f.v11.storageBuffer16BitAccess = VK_TRUE;
   f.v12.bufferDeviceAddress = f.v12.timelineSemaphore = f.v12.subgroupBroadcastDynamicId =
       f.v12.scalarBlockLayout = VK_TRUE;
-  if (s->facts.resize_subgroup) f.v12.pNext = &sizes;
+  const void *matrices = kedge__vk_matrix_features(s, &extensions[extension_count]);
+  f.v12.shaderFloat16 = f.v12.vulkanMemoryModel = matrices != NULL;
+  extension_count += matrices != NULL;
+  sizes.pNext = (void *)(uintptr_t)matrices;
+  f.v12.pNext = s->facts.resize_subgroup ? &sizes : sizes.pNext;
   const VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
                                          .queueFamilyIndex = s->facts.family,
                                          .queueCount = 1,
@@ -198,8 +204,8 @@ static kedge_status make_device(vk_state *s) {
                                    .pNext = &f.core,
                                    .queueCreateInfoCount = 1,
                                    .pQueueCreateInfos = &queue,
-                                   .enabledExtensionCount = s->facts.resize_subgroup ? 1 : 0,
-                                   .ppEnabledExtensionNames = &extension};
+                                   .enabledExtensionCount = extension_count,
+                                   .ppEnabledExtensionNames = extensions};
   driver_begins();
   VkResult result = vkCreateDevice(s->physical, &info, NULL, &s->device);
   driver_ends();

@@ -50,9 +50,17 @@ static kedge_status read_environment(vk_state *s) {
                         "KEDGE_VULKAN_BUDGET: expected a number of operations above 0, came \"%.40s\"",
                         budget);
   }
-  if (tiles && *tiles && strcmp(tiles, "shared") != 0)
-    return kedge_fail(KEDGE_ERR_ARGUMENT, "KEDGE_VULKAN_TILES: expected shared, came \"%.40s\"", tiles);
-  if (tiles && *tiles) s->narrow = false;
+  const bool any = tiles && *tiles, shared = any && !strcmp(tiles, "shared"),
+             matrix = any && !strcmp(tiles, "matrix");
+  if (any && !shared && !matrix)
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "KEDGE_VULKAN_TILES: expected shared or matrix, came \"%.40s\"",
+                      tiles);
+  if (matrix && !s->facts.matrix.m)
+    return kedge_fail(KEDGE_ERR_ARGUMENT,
+                      "KEDGE_VULKAN_TILES: expected shared, came matrix; %s has no matrices", s->facts.name);
+  if (shared) s->narrow = false;
+  s->matrix_rows = UINT64_MAX;
+  if (s->facts.matrix.m && !shared && (matrix || !s->facts.software)) s->matrix_rows = matrix ? 0 : 16;
   return KEDGE_OK;
 }
 
@@ -68,8 +76,13 @@ static kedge_status vk_open(const kedge_open_options *options, kedge_device *dev
     vk_close(device);
     return status;
   }
-  snprintf(device->description, sizeof device->description, "vulkan (%.80s%s%s)", s->facts.name,
-           s->facts.number, s->facts.software ? ", software" : "");
+  const uint8_t m = (uint8_t)s->facts.matrix.m, n = (uint8_t)s->facts.matrix.n,
+                k = (uint8_t)s->facts.matrix.k;
+  char matrices[32] = "";
+  if (s->matrix_rows != UINT64_MAX)
+    snprintf(matrices, sizeof matrices, ", matrices of %u x %u x %u", m, n, k);
+  snprintf(device->description, sizeof device->description, "vulkan (%.60s%s%s%s)", s->facts.name,
+           s->facts.number, s->facts.software ? ", software" : "", matrices);
   if (s->note[0]) snprintf(device->note, sizeof device->note, "%s", s->note);
   return KEDGE_OK;
 }

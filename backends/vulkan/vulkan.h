@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The insides of the Vulkan backend, for its own files: device.c (instance, choice of device, features),
- * memory.c (buffers), stream.c (command buffers, barriers, waiting), pipeline.c (shaders to pipelines),
- * cache.c (pipelines on disk), vulkan.c (the contract of core/device.h), kernels/ (which shaders an op runs).
- * The shaders are in shaders/.
+ * matrix.c (matrix units), memory.c (buffers), stream.c (command buffers, barriers, waiting), pipeline.c
+ * (shaders to pipelines), cache.c (pipelines on disk), vulkan.c (the contract of core/device.h), kernels/
+ * (which shaders an op runs). The shaders are in shaders/.
  */
 #ifndef KEDGE_BACKEND_VULKAN_H
 #define KEDGE_BACKEND_VULKAN_H
 
+#include "backends/vulkan/matrix.h"
 #include "core/device.h"
 
 #include <vulkan/vulkan.h>
@@ -42,7 +43,8 @@ typedef struct vk_facts {
   bool software, resize_subgroup;
   uint32_t subgroup, shared_bytes, max_local, max_groups;
   uint64_t max_buffer;
-  double tick; /* seconds of a timestamp; 0: the queue has none */
+  vk_matrix matrix; /* of f16 with f32 sums; m is 0 where there is none */
+  double tick;      /* seconds of a timestamp; 0: the queue has none */
   uint64_t tick_mask;
 } vk_facts;
 
@@ -105,13 +107,15 @@ typedef struct vk_state {
   vk_access *accesses; /* since the last barrier */
   uint32_t access_count, access_capacity;
   uint64_t access_barriers;
-  bool narrow;     /* products without shared memory (shaders/product.glsl) */
-  uint64_t budget; /* operations that one dispatch may take */
+  bool narrow;          /* products without shared memory (shaders/product.glsl) */
+  uint64_t matrix_rows; /* from so many rows on, products of bf16 are the matrix units'; UINT64_MAX: never */
+  uint64_t budget;      /* operations that one dispatch may take */
 } vk_state;
 
 /* ---- device.c */
 kedge_status kedge__vk_device_make(vk_state *s, const kedge_open_options *options);
 void kedge__vk_device_destroy(vk_state *s);
+bool kedge__vk_has_extension(VkPhysicalDevice physical, const char *name);
 /* The status and line of a failed call. DEVICE_LOST marks the device. */
 kedge_status kedge__vk_fail(vk_state *s, VkResult result, const char *what);
 #define VK_TRY(state, call, what)                                                                            \
@@ -119,6 +123,12 @@ kedge_status kedge__vk_fail(vk_state *s, VkResult result, const char *what);
     VkResult vk_result_ = (call);                                                                            \
     if (vk_result_ != VK_SUCCESS) return kedge__vk_fail(state, vk_result_, what);                            \
   } while (0)
+
+/* ---- matrix.c */
+/* Sets facts.matrix, after the other facts. */
+void kedge__vk_matrix_learn(vk_state *s);
+/* The end of the chain of features that the device is opened with, and its extension; NULL: none. */
+const void *kedge__vk_matrix_features(const vk_state *s, const char **extension);
 
 /* ---- validate.c: KEDGE_VULKAN_VALIDATE=1 turns the validation layers on; any message of theirs is an error.
  */

@@ -78,6 +78,57 @@ static uint64_t tiles(const tile *t, uint64_t m, uint64_t n) {
   return tiles_down(t, m) * tiles_across(t, n);
 }
 
+/* ---- By matrix units (shaders/matrix.glsl): products of bf16 alone; sums of f32 operands stay f32's own.
+ * ------------------------------------------------------------------------------------------------------ */
+
+static bool by_matrices(const vk_state *s, const kedge_call *c, uint64_t rows) {
+  return rows >= s->matrix_rows && vk_is_bf16(&c->in[0]) && vk_is_bf16(&c->in[1]);
+}
+
+/* Lines of an operand whose scales a pass finds, `lines` of them in each of `parts` parts. */
+typedef struct operand {
+  uint64_t parts, lines;
+  bool along_k;
+} operand;
+
+enum { SCALE_SUBGROUPS = 8 };
+
+static void matrix_product(vk_launch *launch, vk_shader scales, vk_shader shader, const operand *a,
+                           const operand *b, uint64_t rows, const work *w) {
+  const vk_state *s = launch->state;
+  const uint32_t lanes = s->facts.subgroup;
+  const vk_matrix shape = s->facts.matrix;
+  const vk_matrix_tile t = vk_matrix_tile_for(shape, lanes, rows);
+  const uint32_t each[] = {a->along_k ? SCALE_SUBGROUPS : lanes, b->along_k ? SCALE_SUBGROUPS : lanes};
+  const uint32_t most = each[0] > each[1] ? each[0] : each[1];
+  kedge__vk_pass(launch, &(vk_pass){.shader = scales,
+                                    .groups = a->parts * vk_ceil(a->lines, each[0]) +
+                                              b->parts * vk_ceil(b->lines, each[1]),
+                                    .work = w->k * most,
+                                    .local = SCALE_SUBGROUPS * lanes,
+                                    .special = {1, 1, SCALE_SUBGROUPS, 1, w->flags, lanes}});
+  kedge__vk_pass_barrier(launch);
+  kedge__vk_pass(launch, &(vk_pass){.shader = shader,
+                                    .groups = w->groups,
+                                    .work = 2 * w->k * t.high * t.wide,
+                                    .local = t.subgroups * lanes,
+                                    .special = {t.down, t.across, t.subgroups, t.step, w->flags, lanes,
+                                                shape.m | shape.n << 8 | shape.k << 16, t.side}});
+}
+
+static uint64_t matrix_tiles(const vk_state *s, uint64_t rows, uint64_t m, uint64_t n, uint64_t more) {
+  const vk_matrix_tile t = vk_matrix_tile_for(s->facts.matrix, s->facts.subgroup, rows);
+  return (vk_ceil(m, t.high) + more) * vk_ceil(n, t.wide);
+}
+
+/* ---- Dense
+ * ------------------------------------------------------------------------------------------------------ */
+
+static uint64_t matmul_scratch(const vk_state *s, const kedge_call *c) {
+  const kedge_args_matmul *a = c->args;
+  return by_matrices(s, c, a->m) ? 4 * ((uint64_t)a->m + a->n) : 0;
+}
+
 static void run_matmul(vk_launch *launch) {
   VK_ARGS(matmul);
   const kedge_call *c = launch->call;
@@ -85,31 +136,68 @@ static void run_matmul(vk_launch *launch) {
   const uint32_t flags = vk_is_bf16(&c->in[0]) * A_BF16 | vk_is_bf16(&c->in[1]) * B_BF16 |
                          vk_is_bf16(&c->out[0]) * C_BF16 | (a->trans_a ? TRANS_A : 0u) |
                          (a->trans_b ? TRANS_B : 0u);
-  product(launch, VK_SHADER_matmul, &t, &(work){tiles(&t, a->m, a->n), a->k, a->m, a->n, a->k, flags, 0, 0});
+  work w = {tiles(&t, a->m, a->n), a->k, a->m, a->n, a->k, flags, 0, 0};
+  if (!by_matrices(launch->state, c, a->m)) {
+    product(launch, VK_SHADER_matmul, &t, &w);
+    return;
+  }
+  w.groups = matrix_tiles(launch->state, a->m, a->m, a->n, 0);
+  matrix_product(launch, VK_SHADER_matmul_scales, VK_SHADER_matmul_matrix, &(operand){1, a->m, !a->trans_a},
+                 &(operand){1, a->n, a->trans_b != 0}, a->m, &w);
 }
-VK_KERNEL(matmul, run_matmul, NULL);
+VK_KERNEL(matmul, run_matmul, matmul_scratch);
+
+/* ---- Grouped
+ * ------------------------------------------------------------------------------------------------------ */
+
+static uint64_t grouped_rows(const kedge_args_grouped_matmul *a) {
+  return vk_ceil(a->rows, a->experts);
+}
+
+static uint64_t grouped_scratch(const vk_state *s, const kedge_call *c) {
+  const kedge_args_grouped_matmul *a = c->args;
+  return by_matrices(s, c, grouped_rows(a)) ? 4 * (a->rows + (uint64_t)a->experts * a->n) : 0;
+}
 
 static void run_grouped_matmul(vk_launch *launch) {
   VK_ARGS(grouped_matmul);
-  const tile t = tile_for(launch->state, vk_ceil(a->rows, a->experts), least(4, a->n, a->k));
+  const uint64_t rows = grouped_rows(a);
+  const tile t = tile_for(launch->state, rows, least(4, a->n, a->k));
   const bool bf16 = launch->step->variant == KEDGE_VARIANT_BF16;
   const uint32_t flags = (bf16 ? A_BF16 | B_BF16 | C_BF16 : 0u) | (a->trans_w ? TRANS_B : 0u);
+  work w = {
+      (tiles_down(&t, a->rows) + a->experts) * tiles_across(&t, a->n), a->k, 4, a->n, a->k, flags, 0, 0};
   vk_rows(launch, VK_SHADER_grouped_clear, a->rows, a->n);
-  product(launch, VK_SHADER_grouped_matmul, &t,
-          &(work){(tiles_down(&t, a->rows) + a->experts) * tiles_across(&t, a->n), a->k, 4, a->n, a->k, flags,
-                  0, 0});
+  if (!by_matrices(launch->state, launch->call, rows)) {
+    product(launch, VK_SHADER_grouped_matmul, &t, &w);
+    return;
+  }
+  w.groups = matrix_tiles(launch->state, rows, a->rows, a->n, a->experts);
+  matrix_product(launch, VK_SHADER_grouped_matmul_scales, VK_SHADER_grouped_matmul_matrix,
+                 &(operand){1, a->rows, true}, &(operand){a->experts, a->n, a->trans_w != 0}, rows, &w);
 }
-VK_KERNEL(grouped_matmul, run_grouped_matmul, NULL);
+VK_KERNEL(grouped_matmul, run_grouped_matmul, grouped_scratch);
+
+static uint64_t wgrad_scratch(const vk_state *s, const kedge_call *c) {
+  const kedge_args_grouped_wgrad *a = c->args;
+  return by_matrices(s, c, a->n) ? 4 * (uint64_t)a->experts * (a->n + (uint64_t)a->k) : 0;
+}
 
 static void run_grouped_wgrad(vk_launch *launch) {
   VK_ARGS(grouped_wgrad);
-  const tile t = tile_for(launch->state, a->n, least(a->n, a->k, 4));
+  const vk_state *s = launch->state;
+  const tile t = tile_for(s, a->n, least(a->n, a->k, 4));
   const bool bf16 = launch->step->variant == KEDGE_VARIANT_BF16;
-  product(
-      launch, VK_SHADER_grouped_wgrad, &t,
-      &(work){a->experts * tiles(&t, a->n, a->k), a->rows, a->n, a->k, 0, bf16 ? A_BF16 | B_BF16 : 0u, 0, 0});
+  work w = {a->experts * tiles(&t, a->n, a->k), a->rows, a->n, a->k, 0, bf16 ? A_BF16 | B_BF16 : 0u, 0, 0};
+  if (!by_matrices(s, launch->call, a->n)) {
+    product(launch, VK_SHADER_grouped_wgrad, &t, &w);
+    return;
+  }
+  w.groups = a->experts * matrix_tiles(s, a->n, a->n, a->k, 0);
+  matrix_product(launch, VK_SHADER_grouped_wgrad_scales, VK_SHADER_grouped_wgrad_matrix,
+                 &(operand){a->experts, a->n, false}, &(operand){a->experts, a->k, false}, a->n, &w);
 }
-VK_KERNEL(grouped_wgrad, run_grouped_wgrad, NULL);
+VK_KERNEL(grouped_wgrad, run_grouped_wgrad, wgrad_scratch);
 
 /* ---- The head
  * ------------------------------------------------------------------------------------------------------ */
