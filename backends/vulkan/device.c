@@ -181,21 +181,19 @@ static void learn(vk_state *s) {
 static kedge_status make_device(vk_state *s) {
   const float priority = 1;
   const char *extensions[2] = {VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME};
-  uint32_t extension_count = s->facts.resize_subgroup ? 1 : 0;
   VkPhysicalDeviceSubgroupSizeControlFeaturesEXT sizes = {
       .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES_EXT,
-      .subgroupSizeControl = VK_TRUE};
+      .subgroupSizeControl = s->facts.resize_subgroup};
   wanted_features f;
   chain_features(&f);
   f.core.features.shaderInt64 = f.core.features.shaderInt16 = VK_TRUE;
   f.v11.storageBuffer16BitAccess = VK_TRUE;
   f.v12.bufferDeviceAddress = f.v12.timelineSemaphore = f.v12.subgroupBroadcastDynamicId =
       f.v12.scalarBlockLayout = VK_TRUE;
-  const void *matrices = kedge__vk_matrix_features(s, &extensions[extension_count]);
-  f.v12.shaderFloat16 = f.v12.vulkanMemoryModel = matrices != NULL;
-  extension_count += matrices != NULL;
+  const void *matrices = kedge__vk_matrix_features(s, &extensions[1]);
+  f.v12.shaderFloat16 = f.v12.vulkanMemoryModel = sizes.computeFullSubgroups = matrices != NULL;
   sizes.pNext = (void *)(uintptr_t)matrices;
-  f.v12.pNext = s->facts.resize_subgroup ? &sizes : sizes.pNext;
+  if (s->facts.resize_subgroup || matrices) f.v12.pNext = &sizes;
   const VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
                                          .queueFamilyIndex = s->facts.family,
                                          .queueCount = 1,
@@ -204,7 +202,7 @@ static kedge_status make_device(vk_state *s) {
                                    .pNext = &f.core,
                                    .queueCreateInfoCount = 1,
                                    .pQueueCreateInfos = &queue,
-                                   .enabledExtensionCount = extension_count,
+                                   .enabledExtensionCount = matrices ? 2 : s->facts.resize_subgroup,
                                    .ppEnabledExtensionNames = extensions};
   driver_begins();
   VkResult result = vkCreateDevice(s->physical, &info, NULL, &s->device);

@@ -66,17 +66,23 @@ static vk_matrix listed(const vk_state *s) {
 
 void kedge__vk_matrix_learn(vk_state *s) {
   features_type offered = {.sType = (VkStructureType)FEATURES};
+  VkPhysicalDeviceSubgroupSizeControlFeaturesEXT sizes = {
+      .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES_EXT, .pNext = &offered};
   VkPhysicalDeviceVulkan12Features core = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
-                                           .pNext = &offered};
+                                           .pNext = &sizes};
   VkPhysicalDeviceFeatures2 features = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2,
                                         .pNext = &core};
   properties_type stages = {.sType = (VkStructureType)PROPERTIES};
   VkPhysicalDeviceProperties2 properties = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
                                             .pNext = &stages};
-  if (!kedge__vk_has_extension(s->physical, NAME)) return;
+  if (!kedge__vk_has_extension(s->physical, NAME) ||
+      !kedge__vk_has_extension(s->physical, VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME))
+    return;
   vkGetPhysicalDeviceFeatures2(s->physical, &features);
   vkGetPhysicalDeviceProperties2(s->physical, &properties);
-  if (!offered.cooperativeMatrix || !core.shaderFloat16 || !core.vulkanMemoryModel) return;
+  if (!offered.cooperativeMatrix || !core.shaderFloat16 || !core.vulkanMemoryModel ||
+      !sizes.computeFullSubgroups)
+    return;
   if (!(stages.cooperativeMatrixSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT)) return;
   const vk_matrix shape = listed(s);
   if (!shape.m) return;

@@ -23,6 +23,7 @@ static const struct {
 
 /* What a dispatch gives directly: struct Push of shaders/kedge.glsl. */
 enum { PUSH_BYTES = 8 + 8 + 4 * VK_NUMBERS };
+enum { FULL_SUBGROUPS = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT_EXT };
 
 kedge_status kedge__vk_pipelines_make(vk_state *s) {
   const VkPushConstantRange push = {VK_SHADER_STAGE_COMPUTE_BIT, 0, PUSH_BYTES};
@@ -82,6 +83,7 @@ static kedge_status make(vk_state *s, const vk_pipeline_key *key, VkPipeline *pi
                                       .layout = s->layout,
                                       .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
                                                 .pNext = s->facts.resize_subgroup ? &size : NULL,
+                                                .flags = key->full ? FULL_SUBGROUPS : 0,
                                                 .stage = VK_SHADER_STAGE_COMPUTE_BIT,
                                                 .pName = "main",
                                                 .pSpecializationInfo = &special}};

@@ -242,7 +242,8 @@ void kedge__vk_pass(vk_launch *launch, const vk_pass *pass) {
   vk_state *s = launch->state;
   vk_pipeline_key key = {.shader = pass->shader,
                          .local = pass->local ? pass->local : s->facts.subgroup,
-                         .bf16 = launch->step->variant == KEDGE_VARIANT_BF16};
+                         .bf16 = launch->step->variant == KEDGE_VARIANT_BF16,
+                         .full = pass->full};
   VkPipeline pipeline = VK_NULL_HANDLE;
   if (launch->status != KEDGE_OK || !pass->groups) return;
   memcpy(key.special, pass->special, sizeof key.special);

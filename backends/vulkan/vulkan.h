@@ -27,6 +27,7 @@ enum { VK_SPECIALS = 8, VK_NUMBERS = 4, VK_SLOTS = 3 };
 typedef struct vk_pipeline_key {
   vk_shader shader;
   uint32_t local, bf16, special[VK_SPECIALS]; /* specialisation constants 0, 1, 2.. */
+  uint32_t full;                              /* 1: all subgroups are full, which matrices need */
 } vk_pipeline_key;
 
 typedef struct vk_pipeline {
@@ -207,6 +208,7 @@ typedef struct vk_pass {
   uint32_t local;
   uint32_t number[VK_NUMBERS];
   uint32_t special[VK_SPECIALS];
+  bool full; /* it multiplies matrices */
 } vk_pass;
 
 typedef struct vk_kernel {

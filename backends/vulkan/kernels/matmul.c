@@ -109,6 +109,7 @@ static void matrix_product(vk_launch *launch, vk_shader scales, vk_shader shader
                                     .special = {1, 1, SCALE_SUBGROUPS, 1, w->flags, lanes}});
   kedge__vk_pass_barrier(launch);
   kedge__vk_pass(launch, &(vk_pass){.shader = shader,
+                                    .full = true,
                                     .groups = w->groups,
                                     .work = 2 * w->k * t.high * t.wide,
                                     .local = t.subgroups * lanes,
