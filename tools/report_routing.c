@@ -5,7 +5,14 @@
 #include <math.h>
 #include <stdio.h>
 
-/* One row a condition that knows the first measure, the base first where `base`. */
+static bool known_to_any(const kedge_study *s, const kedge_view *view, kedge_measure measure) {
+  for (uint32_t c = 0; c <= s->condition_count; c++)
+    if (report_knows(view, c, measure)) return true;
+  return false;
+}
+
+/* One row a condition that knows the first measure, the base first where `base`; one column a measure that
+ * any condition knows. */
 static void add_means(report_page *page, const kedge_view *view, const kedge_measure *measures, size_t count,
                       bool base) {
   const kedge_study *s = page->study;
@@ -14,6 +21,7 @@ static void add_means(report_page *page, const kedge_view *view, const kedge_mea
   report_table_column(&t, "Condition", "condition", REPORT_TEXT, false);
   for (size_t m = 0; m < count; m++) {
     const kedge_measure_row *row = kedge_measure_get(measures[m]);
+    if (!known_to_any(s, view, measures[m])) continue;
     report_table_column(&t, row->title, row->key,
                         row->kind == KEDGE_KIND_SHARE ? REPORT_PERCENT : REPORT_REAL, true);
   }
@@ -23,7 +31,9 @@ static void add_means(report_page *page, const kedge_view *view, const kedge_mea
     known = known && report_knows(view, c, measures[0]);
     if (!known) continue;
     report_table_text(&t, "%s", i ? s->conditions[c].label : "base");
-    for (size_t m = 0; m < count; m++) report_estimate(&t, kedge_view_mean(view, c, measures[m]), false);
+    for (size_t m = 0; m < count; m++)
+      if (known_to_any(s, view, measures[m]))
+        report_estimate(&t, kedge_view_mean(view, c, measures[m]), false);
   }
   report_table_end(&page->doc, &t);
 }
