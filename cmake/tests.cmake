@@ -7,6 +7,10 @@ file(GLOB KEDGE_TEST_FILES CONFIGURE_DEPENDS tests/test_*.c)
 if(NOT TARGET kedge-sim)
   list(FILTER KEDGE_TEST_FILES EXCLUDE REGEX "/test_sim[a-z_]*\\.c$")
 endif()
+# The races of kernels are looked for in builds without other sanitizers.
+if(KEDGE_SANITIZE)
+  list(FILTER KEDGE_TEST_FILES EXCLUDE REGEX "/test_sim_races\\.c$")
+endif()
 if(NOT KEDGE_TEST_SUPPORT AND NOT KEDGE_OPS)
   return()
 endif()
@@ -44,7 +48,11 @@ foreach(file IN LISTS KEDGE_TEST_FILES)
   if(label_line MATCHES "ctest: (quick|ci|long)")
     set(label ${CMAKE_MATCH_1})
   endif()
-  kedge_test(${name} ${label} ${KEDGE_TEST_LAUNCHER} $<TARGET_FILE:${name}>)
+  set(launcher ${KEDGE_TEST_LAUNCHER})
+  if(name STREQUAL test_sim_races)
+    set(launcher setarch ${CMAKE_SYSTEM_PROCESSOR} --addr-no-randomize)
+  endif()
+  kedge_test(${name} ${label} ${launcher} $<TARGET_FILE:${name}>)
 endforeach()
 
 # Products on AMX's tiles, with the tile instructions as plain C.
@@ -79,6 +87,28 @@ if(TARGET kedge-sim)
     add_dependencies(test_sim_blas kedge_test_${vendor} kedge-sim)
   endforeach()
   target_compile_definitions(kedge_test_hipblaslt PRIVATE BLAS_HIP=1)
+endif()
+
+# The kernels once more for the thread sanitizer, as a module of its own folder, and a program that has the sanitizer. Its map
+# of addresses wants the layout of memory not to be random.
+if(TARGET test_sim_races)
+  set(races_options -O1 -g -fsanitize=thread -fno-omit-frame-pointer)
+  kedge_sim_objects(kedge_sim_races_kernels ${KEDGE_GPU_KERNELS})
+  target_compile_options(kedge_sim_races_kernels PRIVATE ${sim_options} ${races_options})
+  add_library(kedge_sim_races MODULE EXCLUDE_FROM_ALL ${KEDGE_GPU_HOST} $<TARGET_OBJECTS:kedge_sim_races_kernels>
+    $<TARGET_OBJECTS:kedge_sim_scheduler>)
+  set_target_properties(kedge_sim_races PROPERTIES OUTPUT_NAME kedge-sim LIBRARY_OUTPUT_DIRECTORY
+    ${PROJECT_BINARY_DIR}/races BUILD_RPATH "$ORIGIN/..")
+  target_compile_definitions(kedge_sim_races PRIVATE ${sim_defines})
+  target_link_libraries(kedge_sim_races PRIVATE kedge_flags kedge_shared)
+  target_link_options(kedge_sim_races PRIVATE -fsanitize=thread)
+  kedge_sim_objects(kedge_sim_races_faults tests/sim_faults.cu)
+  target_compile_options(kedge_sim_races_faults PRIVATE ${sim_options} ${races_options})
+  target_link_libraries(test_sim_races PRIVATE kedge_sim_races_faults $<TARGET_OBJECTS:kedge_sim_scheduler>)
+  target_link_options(test_sim_races PRIVATE -fsanitize=thread)
+  target_compile_definitions(test_sim_races PRIVATE KEDGE_RACES_MODULES="${PROJECT_BINARY_DIR}/races")
+  add_dependencies(test_sim_races kedge_sim_races)
+  set_target_properties(test_sim_races PROPERTIES LINKER_LANGUAGE CXX)
 endif()
 
 # Every kernel of every module of a vendor, for every target.

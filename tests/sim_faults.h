@@ -15,6 +15,7 @@ typedef enum sim_order_kernel {
   SIM_LANES_OF_32,
   SIM_BLOCK_RACE,
   SIM_MISSING_WAIT,
+  SIM_MISSING_GROUP_WAIT,
   SIM_ORDER_KERNELS
 } sim_order_kernel;
 /* x [128], y [256], both buffers of the simulated card; `good` runs it without the mistake. */
@@ -27,7 +28,10 @@ typedef enum sim_error_kernel {
   SIM_HALF_WAVE,
   SIM_SHARED_OVERRUN,
   SIM_SHARED_TOO_LARGE,
-  SIM_OUTSIDE
+  SIM_OUTSIDE,
+  SIM_GROUP_UNPUBLISHED,
+  SIM_GROUP_APART,
+  SIM_GROUP_LEAVING
 } sim_error_kernel;
 /* `at`: the element that is written where none should be. */
 void sim_error_fault(sim_error_kernel which, const sim_settings *settings, float *y, int64_t at);

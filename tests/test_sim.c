@@ -3,10 +3,9 @@
  *
  * The kernels of graphics cards on the simulated card: every op's cases in f32 and bf16 against the
  * reference, with waves of 32 and 64, threads between barriers and blocks forward, backward and at random,
- * products through the layouts of matrix units and plain. Orders must not change a bit. KEDGE_SIM names
- * devices instead
- * ("sim:wave=64 sim:order=random", "cuda cuda"), KEDGE_OPS ops. The siblings are test_sim_faults.c and
- * test_sim_models.c.
+ * products through the layouts of matrix units, by groups of waves and plain. Orders must not change a bit.
+ * KEDGE_SIM names devices instead ("sim:wave=64 sim:order=random", "cuda cuda"), KEDGE_OPS ops. The siblings
+ * are test_sim_faults.c, test_sim_races.c, test_sim_blas.c and test_sim_models.c.
  */
 #include "core/device.h"
 #include "tests/support/suite.h"
@@ -28,7 +27,10 @@ static const char *const usual[] = {"sim:wave=32",
                                     "sim:wave=64,order=reverse,processors=1",
                                     "sim:wave=64,order=random,seed=7",
                                     "sim:wave=32,products=plain",
-                                    "sim:wave=64,products=plain,order=random"};
+                                    "sim:wave=64,products=plain,order=random",
+                                    "sim:products=groups",
+                                    "sim:products=groups,order=reverse,processors=1",
+                                    "sim:products=groups,order=random"};
 static struct {
   kedge_device *device;
   char name[80];
@@ -77,7 +79,15 @@ static void complain(kedge_op op, const kedge_case_row *row, kedge_dtype dtype, 
  * to itself alone. */
 static bool alike(const char *a, const char *b) {
   if (strncmp(a, "sim", 3) != 0 || strncmp(b, "sim", 3) != 0) return !strcmp(a, b);
-  return !strstr(a, "wave=64") == !strstr(b, "wave=64") && !strstr(a, "plain") == !strstr(b, "plain");
+  return !strstr(a, "wave=64") == !strstr(b, "wave=64") && !strstr(a, "plain") == !strstr(b, "plain") &&
+         !strstr(a, "groups") == !strstr(b, "groups");
+}
+
+/* Groups of waves are there for dense and grouped products alone. */
+static bool concerns(kedge_op op, const char *device) {
+  const char *name = kedge_op_get(op)->name;
+  return getenv("KEDGE_SIM") || !strstr(device, "groups") || strstr(name, "matmul") ||
+         strstr(name, "wgrad") || strstr(name, "head_loss");
 }
 
 static void check_case(kedge_op op, const kedge_case_row *row, kedge_dtype dtype) {
@@ -91,6 +101,7 @@ static void check_case(kedge_op op, const kedge_case_row *row, kedge_dtype dtype
   }
   for (uint32_t i = 0; i < sim_count; i++) {
     const char *where = "";
+    if (!concerns(op, sims[i].name)) continue;
     if (kedge_case_run(row, sims[i].device, dtype, false, i % 2 ? 0xff : 0x7f, &got[i]) != KEDGE_OK) {
       complain(op, row, dtype, sims[i].name, kedge_message());
       continue;

@@ -3,23 +3,25 @@
  *
  * What the simulated card finds: kernels with a planted mistake (sim_faults.cu) give other numbers in some
  * order of threads or with the other width of wave, or none, or end with block, thread and source line;
- * without the mistake they agree everywhere. Under the address sanitizer, which stops the program itself,
- * writes outside of arrays are left out. */
+ * without the mistake they agree everywhere. Under the address sanitizer it is the one that must find what is
+ * read or written outside of arrays. */
 #include "tests/sim_faults.h"
 
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 enum { N = 128, WIDTHS = 2, ORDERS = 3 };
-static const char *const names[] = {"missing barrier", "missing second barrier", "32 lanes", "race of blocks",
-                                    "missing wait"};
+static const char *const names[] = {"missing barrier", "missing second barrier", "32 lanes",
+                                    "race of blocks",  "missing wait",           "missing wait of a group"};
 
 static sim_settings settings(int width, int order) {
   return (sim_settings){.wave = width ? 64 : 32, .seed = 3, .processors = 2, .order = (sim_order)order};
@@ -81,14 +83,26 @@ static const char *error_of(sim_error_kernel which, int width, int order, int64_
   return text;
 }
 
-static void want_error(sim_error_kernel which, int64_t at, const char *first, const char *second) {
-  for (int width = 0; width < WIDTHS; width++)
+static void want_error_of(int widths, sim_error_kernel which, int64_t at, const char *first,
+                          const char *second) {
+  for (int width = 0; width < widths; width++)
     for (int order = 0; order < ORDERS; order++) {
       const char *text = error_of(which, width, order, at);
       if (!strstr(text, first) || !strstr(text, second))
         fail_msg("got \"%s\", want \"%s\" and \"%s\"", text, first, second);
       if (width == 0 && order == 0) printf("%s\n", text);
     }
+}
+
+static void want_error(sim_error_kernel which, int64_t at, const char *first, const char *second) {
+  want_error_of(WIDTHS, which, at, first, second);
+}
+
+static void test_groups(void **state) {
+  (void)state;
+  want_error_of(1, SIM_GROUP_UNPUBLISHED, 0, "block 0, thread ", "were not published");
+  want_error_of(1, SIM_GROUP_APART, 0, "block 0, thread ", "another product than its group's");
+  want_error_of(1, SIM_GROUP_LEAVING, 0, "thread 77 issued 1 products of its group's 2", "group_kernel");
 }
 
 static void test_divergence(void **state) {
@@ -105,9 +119,46 @@ enum { CHECKED_ELSEWHERE = 1 };
 enum { CHECKED_ELSEWHERE = 0 };
 #endif
 
+/* The sanitizer ends the program, so the kernel runs in another. */
+static void want_report(sim_error_kernel which, int64_t at) {
+  char text[4096];
+  size_t length = 0;
+  int ends[2], status;
+  fflush(stdout);
+  assert_int_equal(pipe(ends), 0);
+  const pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    dup2(ends[1], STDERR_FILENO);
+    (void)error_of(which, 0, 0, at);
+    _exit(0);
+  }
+  close(ends[1]);
+  /* The report's head is kept, the rest is read so that the child can end. */
+  char rest[512];
+  for (ssize_t got = 1; got > 0;) {
+    const bool room = length < sizeof text - 1;
+    got = room ? read(ends[0], text + length, sizeof text - 1 - length) : read(ends[0], rest, sizeof rest);
+    if (room && got > 0) length += (size_t)got;
+  }
+  text[length] = 0;
+  close(ends[0]);
+  assert_int_equal(waitpid(child, &status, 0), child);
+  const char *found = strstr(text, "AddressSanitizer: use-after-poison");
+  if (!found || (WIFEXITED(status) && WEXITSTATUS(status) == 0))
+    fail_msg("at %lld: \"%s\"", (long long)at, text);
+  printf("at %lld: %.34s\n", (long long)at, found);
+}
+
 static void test_outside(void **state) {
   (void)state;
-  if (CHECKED_ELSEWHERE) return;
+  if (CHECKED_ELSEWHERE) {
+    want_report(SIM_SHARED_OVERRUN, N);
+    want_report(SIM_SHARED_OVERRUN, N + 3);
+    want_report(SIM_OUTSIDE, N);
+    want_report(SIM_OUTSIDE, -1);
+    return;
+  }
   want_error(SIM_SHARED_OVERRUN, N, "overrun_kernel, block 0", "shared array own was overrun");
   want_error(SIM_SHARED_OVERRUN, N + 3, "overrun_kernel, block 0", "shared array own was overrun");
   want_error(SIM_OUTSIDE, N, "wrote behind a buffer of 512 bytes", "");
@@ -142,6 +193,7 @@ static void test_no_stacks(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_no_stacks), cmocka_unit_test(test_orders),
-                                     cmocka_unit_test(test_divergence), cmocka_unit_test(test_outside)};
+                                     cmocka_unit_test(test_divergence), cmocka_unit_test(test_groups),
+                                     cmocka_unit_test(test_outside)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

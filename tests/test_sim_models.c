@@ -106,13 +106,35 @@ static void test_settings(void **state) {
   (void)state;
   if (getenv("KEDGE_SIM")) return; /* the simulated card need not be here */
   kedge_device *device = NULL;
-  static const char *const bad[] = {"sim:wave=16", "sim:order=sideways", "sim:wave",        "sim:speed=9",
-                                    "sim:seed=-1", "sim:wave=32,,",      "sim:processors=0"};
+  static const char *const bad[] = {"sim:wave=16",
+                                    "sim:order=sideways",
+                                    "sim:wave",
+                                    "sim:speed=9",
+                                    "sim:seed=-1",
+                                    "sim:wave=32,,",
+                                    "sim:processors=0",
+                                    "sim:processors=1025",
+                                    "sim:wave=0",
+                                    "sim:products=groups2",
+                                    "sim:=",
+                                    "sim:,",
+                                    "sim:wave=32,order",
+                                    "sim:blas=1",
+                                    "sim:seed=1e3",
+                                    "sim:wave= 32",
+                                    "sim:WAVE=32",
+                                    "sim:seed=9999999999"};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     assert_int_equal(kedge_device_open(bad[i], NULL, &device), KEDGE_ERR_ARGUMENT);
     assert_null(device);
     assert_non_null(strstr(kedge_message(), "expected wave=32|64"));
   }
+  assert_int_equal(kedge_device_open("sim:products=groups,wave=64", NULL, &device), KEDGE_ERR_ARGUMENT);
+  assert_non_null(strstr(kedge_message(), "products=groups: expected wave=32"));
+  assert_int_equal(kedge_device_open("sim:products=groups", NULL, &device), KEDGE_OK);
+  assert_non_null(strstr(kedge_device_description(device), ", wgmma"));
+  assert_null(strstr(kedge_device_description(device), "disagrees"));
+  kedge_device_close(device);
   assert_int_equal(kedge_device_open("cpu:wave=32", NULL, &device), KEDGE_ERR_ARGUMENT);
   assert_non_null(strstr(kedge_message(), "has no settings"));
   assert_int_equal(kedge_device_open("sim:", NULL, &device), KEDGE_OK);

@@ -10,9 +10,11 @@ usage: tools/device-check.sh build FILE.tar.gz [--arch ARCH] [--build FOLDER]
        device-check.sh run [FILE.json]
   build   compiles for ARCH (90a) into FOLDER (build-device) and bundles program, modules, tests, libraries and the small
           files that the tests read
-  run     in the unpacked bundle, on the machine with the card: the op suite, gradients and interventions, ten training
-          steps beside the CPU, compute-sanitizer where it is there, and products at the shapes of Moonlight and Qwen3
-          beside PyTorch's where it is there. Ends within 8 minutes. Prints the JSON, or writes it to FILE.json
+  run     in the unpacked bundle, on the machine with the card: the op suite, products by wgmma against the other
+          kernels (where they fail, all else goes on without), gradients and interventions, ten training steps beside
+          the CPU, compute-sanitizer where it is there, and products at the shapes of Moonlight and Qwen3 with and
+          without wgmma beside PyTorch's where it is there. Ends within 8 minutes. Prints the JSON, or writes it to
+          FILE.json; without a card it says so in a line, and in the JSON
 TEXT
 }
 
@@ -61,11 +63,19 @@ bundle() {
 # ---- There
 
 failed=0
+wgmma=0
 entries=
+deadline=$(($(date +%s) + 470))
+# Of some seconds, those that are left: a second at least, since `timeout 0` would wait for ever.
+within() {
+  left=$((deadline - $(date +%s)))
+  [ "$left" -ge 1 ] || left=1
+  if [ "$1" -lt "$left" ]; then echo "$1"; else echo "$left"; fi
+}
 # check NAME SECONDS COMMAND...: one entry of "checks"; what it printed is kept in NAME.log.
 check() {
   name=$1
-  limit=$2
+  limit=$(within "$2")
   shift 2
   begin=$(date +%s)
   code=0
@@ -102,29 +112,45 @@ print(":".join(sorted({f.rsplit("/", 1)[0] for f in glob.glob(p + "/nvidia/**/li
   case $card in
     cuda\ *) ;;
     *)
-      echo "device-check.sh: $card" >&2
+      echo "device-check.sh: no card to check: $card" >&2
+      printf '{\n  "card": null,\n  "says": "%s",\n  "checks": []\n}\n' "$card"
       exit 1
       ;;
   esac
   # Own products and those of cuBLASLt, each twice, whose bits must be the same.
-  KEDGE_SIM="cuda:blas=0 cuda:blas=0 cuda cuda" check ops 90 "$here/test_sim"
+  KEDGE_SIM="cuda:blas=0,wgmma=0 cuda:blas=0,wgmma=0 cuda:wgmma=0 cuda:wgmma=0" check ops 90 "$here/test_sim"
+  case $card in
+    *wgmma*)
+      before=$failed
+      case $card in *disagrees*) failed=1 ;; esac
+      KEDGE_OPS="matmul grouped_matmul grouped_wgrad head_loss head_loss_grad" KEDGE_SIM="cuda:blas=0 cuda:blas=0" \
+        check wgmma 60 "$here/test_sim"
+      if [ $failed -ne "$before" ]; then export KEDGE_GPU_WGMMA=0; else wgmma=1; fi
+      ;;
+    *) absent wgmma "the card or the build has none" ;;
+  esac
   KEDGE_SIM=cuda check models 120 "$here/test_sim_models"
   if command -v compute-sanitizer >/dev/null 2>&1; then
     small="matmul grouped_matmul grouped_wgrad attention attention_grad attention_cached head_loss head_loss_grad dispatch topk embed_grad rms_norm rms_norm_grad sum"
-    for kind in memcheck racecheck; do
-      KEDGE_OPS=$small KEDGE_SIM=cuda:blas=0,graphs=0 check $kind 60 \
-        compute-sanitizer --tool $kind --error-exitcode 9 "$here/test_sim"
-    done
+    # The second does not know how products by wgmma are ordered.
+    KEDGE_OPS=$small KEDGE_SIM=cuda:blas=0,graphs=0 check memcheck 60 \
+      compute-sanitizer --tool memcheck --error-exitcode 9 "$here/test_sim"
+    KEDGE_OPS=$small KEDGE_SIM=cuda:blas=0,graphs=0,wgmma=0 check racecheck 60 \
+      compute-sanitizer --tool racecheck --error-exitcode 9 "$here/test_sim"
   else
     absent memcheck "no compute-sanitizer here"
     absent racecheck "no compute-sanitizer here"
   fi
   shapes="--shape moonlight --shape qwen3 --dtype bf16 --seconds 0.5 --json"
   # shellcheck disable=SC2086 # one word an option
-  timeout 45 "$here/kedge" bench products $shapes --backend cuda:blas=0 >"$work/own.json" 2>"$work/own.log" || failed=1
+  timeout "$(within 45)" "$here/kedge" bench products $shapes --backend cuda:blas=0,wgmma=0 >"$work/own.json" 2>"$work/own.log" || failed=1
   # shellcheck disable=SC2086
-  timeout 45 "$here/kedge" bench products $shapes --backend cuda >"$work/blas.json" 2>"$work/blas.log" || failed=1
-  timeout 60 python3 "$here/device.py" >"$work/peer.json" 2>"$work/peer.log" || : >"$work/peer.json"
+  if [ $wgmma -eq 1 ]; then
+    timeout "$(within 45)" "$here/kedge" bench products $shapes --backend cuda:blas=0 >"$work/wgmma.json" 2>"$work/wgmma.log" || failed=1
+  fi
+  # shellcheck disable=SC2086
+  timeout "$(within 45)" "$here/kedge" bench products $shapes --backend cuda >"$work/blas.json" 2>"$work/blas.log" || failed=1
+  timeout "$(within 60)" python3 "$here/device.py" >"$work/peer.json" 2>"$work/peer.log" || : >"$work/peer.json"
   cat <<JSON
 {
   "card": "$card",
@@ -132,6 +158,7 @@ print(":".join(sorted({f.rsplit("/", 1)[0] for f in glob.glob(p + "/nvidia/**/li
   "checks": [$entries
   ],
   "own_products": $(measured own),
+  "own_products_wgmma": $(measured wgmma),
   "library_products": $(measured blas),
   "pytorch": $(measured peer)
 }

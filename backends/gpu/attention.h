@@ -52,8 +52,8 @@ template <class Fold> GPU_DEVICE float gpu_row_fold(float v) {
  */
 template <class X, bool TRANSPOSED> GPU_DEVICE uint32_t gpu_weight_at(uint32_t query, uint32_t key) {
   const uint32_t depth = gpu_panel_depth<X>();
-  return TRANSPOSED ? query / depth * 64 * 64 + gpu_panel_at<X, true, 64>(key, query % depth)
-                    : key / depth * 64 * 64 + gpu_panel_at<X, false, 64>(query, key % depth);
+  return TRANSPOSED ? query / depth * 64 * 64 + gpu_panel_at<X, true>(key, query % depth)
+                    : key / depth * 64 * 64 + gpu_panel_at<X, false>(query, key % depth);
 }
 
 template <class X> struct gpu_weights;

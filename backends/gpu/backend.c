@@ -63,6 +63,7 @@ static kedge_status open_parts(kedge_device *device, gpu_state *g) {
   g->staging = staging;
   KEDGE_TRY(gpu__check(device, GPU(EventCreate)(&g->start), "an event"));
   KEDGE_TRY(gpu__check(device, GPU(EventCreate)(&g->end), "an event"));
+  KEDGE_TRY(gpu__groups_open(device, g));
   return g->settings.blas ? gpu__blas_open(device, &g->settings, &g->blas) : KEDGE_OK;
 }
 
@@ -163,7 +164,7 @@ static kedge_status gpu_fill(kedge_buffer *buffer, uint64_t offset, uint64_t byt
 /* ---- Running */
 
 static gpu_step step_of(const gpu_state *g, const kedge_step *step) {
-  return (gpu_step){&step->call, g->stream, g->processors, g->blas};
+  return (gpu_step){&step->call, g->stream, g->processors, g->blas, g->groups};
 }
 
 static uint64_t gpu_scratch(const kedge_device *device, const kedge_step *step) {

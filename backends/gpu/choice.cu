@@ -5,7 +5,7 @@
 
 GPU_DEVICE void count_one(int32_t *counter) {
 #if defined(KEDGE_GPU_SIM)
-  *counter += 1;
+  __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED);
 #else
   atomicAdd(counter, 1);
 #endif

@@ -43,13 +43,15 @@ typedef GPU(Event_t) gpu_event;
 typedef GPU(Error_t) gpu_error;
 
 /* What a launcher gets: a call whose addresses are the device's, where to put its kernels, and how many
- * multiprocessors there are, for kernels that hand out their own work. `products`, NULL where there is none,
- * multiplies dense matrices by the vendor's library (blas.c). */
+ * multiprocessors there are, for kernels that hand out their own work. `blas`, NULL where there is none,
+ * multiplies dense matrices by the vendor's library (blas.c); `groups`: products by groups of waves
+ * (group.h). */
 typedef struct gpu_step {
   const kedge_call *call;
   gpu_stream stream;
   uint32_t processors;
   struct gpu_blas *blas;
+  bool groups;
 } gpu_step;
 typedef void (*gpu_launcher)(const gpu_step *step);
 
@@ -72,6 +74,7 @@ typedef void (*gpu_launcher)(const gpu_step *step);
 #define GPU_SHARED(type, name, count)                                                                        \
   static const char name##_key = 0;                                                                          \
   type *const name = (type *)sim_shared(&name##_key, sizeof(type) * (count), #name)
+#define GPU_SHARED_PANELS(name, bytes) GPU_SHARED(unsigned char, name, bytes)
 GPU_DEVICE uint32_t gpu_thread() {
   return sim_now.thread;
 }
@@ -104,8 +107,9 @@ template <class T> GPU_DEVICE T gpu_shuffle_xor(T value, uint32_t mask) {
 #define GPU_BOUNDS(threads) __launch_bounds__(threads)
 #define GPU_LAUNCH(kernel, blocks, threads, step, ...)                                                       \
   kernel<<<dim3((uint32_t)(blocks)), dim3(threads), 0, (step)->stream>>>(__VA_ARGS__)
-#define GPU_BARRIER()                 __syncthreads()
-#define GPU_SHARED(type, name, count) __shared__ __align__(16) type name[count]
+#define GPU_BARRIER()                  __syncthreads()
+#define GPU_SHARED(type, name, count)  __shared__ __align__(16) type name[count]
+#define GPU_SHARED_PANELS(name, bytes) __shared__ __align__(1024) unsigned char name[bytes]
 GPU_DEVICE uint32_t gpu_thread() {
   return threadIdx.x;
 }
@@ -135,6 +139,15 @@ template <class T> GPU_DEVICE T gpu_shuffle_xor(T value, uint32_t mask) {
 #endif
 #endif
 
+/* A number that all lanes of a wave have, told to the compiler, so that what depends on it does not diverge.
+ */
+GPU_DEVICE uint32_t gpu_uniform(uint32_t value) {
+#if defined(KEDGE_GPU_CUDA)
+  return __shfl_sync(0xffffffffu, value, 0);
+#else
+  return value;
+#endif
+}
 GPU_DEVICE uint32_t gpu_lane() {
   return gpu_thread() % gpu_wave_width();
 }

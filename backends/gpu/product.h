@@ -8,7 +8,7 @@
 #ifndef KEDGE_GPU_PRODUCT_H
 #define KEDGE_GPU_PRODUCT_H
 
-#include "backends/gpu/tile.h"
+#include "backends/gpu/group.h"
 
 /* A matrix in global memory: lines of `width` elements, `pitch` apart, gathered where slots is not NULL. */
 template <class X> struct gpu_operand {
@@ -32,9 +32,12 @@ GPU_DEVICE gpu_operand<X> gpu_matrix(const X *base, size_t pitch, uint32_t lines
   return o;
 }
 
-/* A block of T threads for M x N sums with S panels in flight. BY_ROWS: a wave has whole rows. */
-template <uint32_t M_, uint32_t N_, uint32_t T_, uint32_t S_, bool BY_ROWS_> struct gpu_geometry {
+/* A block of T threads for M x N sums with S panels in flight. BY_ROWS: a wave has whole rows. BY_GROUPS:
+ * products of bf16 are made by groups of waves (group.h), which have whole rows. */
+template <uint32_t M_, uint32_t N_, uint32_t T_, uint32_t S_, bool BY_ROWS_, bool BY_GROUPS_ = false>
+struct gpu_geometry {
   enum : uint32_t { M = M_, N = N_, T = T_, S = S_, SUMS = M_ * N_ / T_, PANEL = 64 * (M_ > N_ ? M_ : N_) };
+  enum : bool { BY_GROUPS = BY_GROUPS_ };
   static GPU_MEMBER uint32_t wave_m() { return BY_ROWS_ ? M * gpu_wave_width() / T : gpu_wave_width(); }
   static GPU_MEMBER uint32_t wave_n() { return N / (T / gpu_wave_width() / (M / wave_m())); }
   static GPU_MEMBER uint32_t tiles_m() { return wave_m() / 16; }
@@ -67,8 +70,8 @@ GPU_DEVICE void gpu_load_chunk(unsigned char *panel, const gpu_operand<X> &o, ui
   const uint32_t each = 16 / sizeof(X), per = ALONG_K ? EXTENT / each : 4;
   const uint32_t outer = index / per, inner = index % per * each;
   const uint32_t line = ALONG_K ? k0 + outer : first + outer, at = ALONG_K ? first + inner : k0 + inner;
-  unsigned char *to = panel + (ALONG_K ? gpu_panel_at<X, true, EXTENT>(inner, outer)
-                                       : gpu_panel_at<X, false, EXTENT>(outer, inner));
+  unsigned char *to =
+      panel + (ALONG_K ? gpu_panel_at<X, true>(inner, outer) : gpu_panel_at<X, false>(outer, inner));
   if (line >= o.lines || at >= o.width) {
     gpu_chunk zero;
     zero.word[0] = zero.word[1] = zero.word[2] = zero.word[3] = 0;
@@ -85,7 +88,7 @@ GPU_DEVICE void gpu_load_chunk(unsigned char *panel, const gpu_operand<X> &o, ui
 /* All threads: the panel of `EXTENT` lines from `first` and the k from k0. */
 template <class X, bool ALONG_K, uint32_t EXTENT, uint32_t T>
 GPU_DEVICE void gpu_load_panel(unsigned char *panel, const gpu_operand<X> &o, uint32_t first, uint32_t k0) {
-  GPU_UNROLL
+  GPU_UNROLL_LOADS
   for (uint32_t i = 0; i < EXTENT * 4 / T; i++)
     gpu_load_chunk<X, ALONG_K, EXTENT>(panel, o, first, k0, i * T + gpu_thread());
 }
@@ -94,7 +97,7 @@ GPU_DEVICE void gpu_load_panel(unsigned char *panel, const gpu_operand<X> &o, ui
 
 template <class X, bool ALONG_K, uint32_t EXTENT>
 GPU_DEVICE float gpu_panel_value(const unsigned char *panel, uint32_t line, uint32_t k) {
-  return gpu_load(*(const X *)(const void *)(panel + gpu_panel_at<X, ALONG_K, EXTENT>(line, k)));
+  return gpu_load(*(const X *)(const void *)(panel + gpu_panel_at<X, ALONG_K>(line, k)));
 }
 
 enum : uint32_t { GPU_MOST_LINES = 16, GPU_MOST_TILES = 8 }; /* that a lane, a wave has along m or n */
@@ -159,35 +162,57 @@ template <> struct gpu_multiply<gpu_bf16> {
 
 /* ---- The whole sum */
 
+/* Panel `number` of both operands, A's in front of B's. */
+template <class G, class X, bool A_K, bool B_K>
+GPU_DEVICE void gpu_load_panels(unsigned char *to, const gpu_operand<X> &a, uint32_t m0,
+                                const gpu_operand<X> &b, uint32_t n0, uint32_t number) {
+  gpu_load_panel<X, A_K, G::M, G::T>(to, a, m0, number * gpu_panel_depth<X>());
+  gpu_load_panel<X, B_K, G::N, G::T>(to + G::M * 64, b, n0, number * gpu_panel_depth<X>());
+}
+
 /* sums += A[m0.., :] B[:, n0..] over k. stage: G::S * (M + N) * 64 bytes of shared memory, free when the
  * function is entered by all threads, free again when they leave. A and B are told by where their lines run:
- * A_K: A is stored [k, m], else [m, k]; B_K: B is stored [k, n], else [n, k]. */
+ * A_K: A is stored [k, m], else [m, k]; B_K: B is stored [k, n], else [n, k]. A wave, or a group of them,
+ * without sums to make helps to load. */
 template <class G, class X, bool A_K, bool B_K>
 GPU_DEVICE void gpu_product(float *sums, const gpu_operand<X> &a, uint32_t m0, const gpu_operand<X> &b,
                             uint32_t n0, uint32_t k, unsigned char *stage) {
   const uint32_t depth = gpu_panel_depth<X>(), panels = (k + depth - 1) / depth, bytes = (G::M + G::N) * 64;
   const uint32_t m_end = A_K ? a.width : a.lines, n_end = B_K ? b.width : b.lines;
-  const bool busy = m0 + G::first_m() < m_end && n0 + G::first_n() < n_end; /* the wave has sums to make */
   GPU_UNROLL
   for (uint32_t p = 0; p + 1 < G::S; p++) {
-    if (p < panels) {
-      gpu_load_panel<X, A_K, G::M, G::T>(stage + p * bytes, a, m0, p * depth);
-      gpu_load_panel<X, B_K, G::N, G::T>(stage + p * bytes + G::M * 64, b, n0, p * depth);
-    }
+    if (p < panels) gpu_load_panels<G, X, A_K, B_K>(stage + p * bytes, a, m0, b, n0, p);
     gpu_copy_group();
   }
   uint32_t now = 0, later = G::S - 1;
   for (uint32_t p = 0; p < panels; p++) {
+    const bool more = p + G::S - 1 < panels;
+    unsigned char *const own = stage + now * bytes, *const next = stage + later * bytes;
     gpu_copy_wait<G::S - 2>();
-    GPU_BARRIER();
-    if (p + G::S - 1 < panels) {
-      gpu_load_panel<X, A_K, G::M, G::T>(stage + later * bytes, a, m0, (p + G::S - 1) * depth);
-      gpu_load_panel<X, B_K, G::N, G::T>(stage + later * bytes + G::M * 64, b, n0, (p + G::S - 1) * depth);
+#if GPU_HAS_GROUPS
+    if constexpr (G::BY_GROUPS) {
+      const bool busy = m0 + gpu_group() * GPU_GROUP_M < m_end && n0 < n_end;
+      gpu_group_publish();
+      GPU_BARRIER();
+      /* In one branch, so that no sum is touched while its product is being made. */
+      if (busy) {
+        gpu_multiply_group<G, A_K, B_K>(sums, own, own + G::M * 64);
+        if (more) gpu_load_panels<G, X, A_K, B_K>(next, a, m0, b, n0, p + G::S - 1);
+        gpu_copy_group();
+        gpu_group_wait(sums);
+      } else {
+        if (more) gpu_load_panels<G, X, A_K, B_K>(next, a, m0, b, n0, p + G::S - 1);
+        gpu_copy_group();
+      }
     }
-    gpu_copy_group();
-    if (busy)
-      gpu_multiply<X>::template panel<G, A_K, B_K>(sums, stage + now * bytes,
-                                                   stage + now * bytes + G::M * 64);
+#endif
+    if constexpr (!G::BY_GROUPS) {
+      const bool busy = m0 + G::first_m() < m_end && n0 + G::first_n() < n_end;
+      GPU_BARRIER();
+      if (more) gpu_load_panels<G, X, A_K, B_K>(next, a, m0, b, n0, p + G::S - 1);
+      gpu_copy_group();
+      if (busy) gpu_multiply<X>::template panel<G, A_K, B_K>(sums, own, own + G::M * 64);
+    }
     now = now + 1 == G::S ? 0 : now + 1;
     later = later + 1 == G::S ? 0 : later + 1;
   }

@@ -42,7 +42,8 @@ static bool read_one(gpu_settings *s, const char *key, size_t key_length, const 
   if (is(key, key_length, "cards")) return number(value, length, 256, &s->cards) && s->cards > 0;
   if (is(key, key_length, "products")) {
     s->sim.plain = is(value, length, "plain");
-    return s->sim.plain || is(value, length, "tiles");
+    s->groups = s->sim.groups = is(value, length, "groups");
+    return s->sim.plain || s->groups || is(value, length, "tiles");
   }
   if (is(key, key_length, "blas")) {
     s->blas_vendor = is(value, length, "hipblaslt") ? BLAS_HIPBLASLT : BLAS_CUBLASLT;
@@ -59,6 +60,7 @@ static bool read_one(gpu_settings *s, const char *key, size_t key_length, const 
 #else
 static const gpu_settings defaults = {.blas = true,
                                       .graphs = true,
+                                      .groups = true,
 #if defined(KEDGE_GPU_HIP)
                                       .blas_vendor = BLAS_HIPBLASLT,
 #endif
@@ -75,6 +77,7 @@ static bool read_one(gpu_settings *s, const char *key, size_t key_length, const 
   if (is(key, key_length, "device")) return number(value, length, 255, &s->device);
   if (is(key, key_length, "blas")) return read_flag(value, length, &s->blas);
   if (is(key, key_length, "graphs")) return read_flag(value, length, &s->graphs);
+  if (is(key, key_length, "wgmma")) return read_flag(value, length, &s->groups);
   return false;
 }
 #endif

@@ -8,7 +8,7 @@
 
 /* What may follow a device's name: "cuda:device=1,blas=0", "sim:wave=64,order=random". */
 typedef struct gpu_settings {
-  bool blas, graphs;
+  bool blas, graphs, groups;
   int blas_vendor; /* whose names the library has (blas_vendors.h) */
   uint32_t device; /* GPU_DEVICE_ANY: not said */
   uint32_t cards;  /* of the simulated machine; 0: one, which has no number */
@@ -21,12 +21,12 @@ typedef struct gpu_settings {
 #define GPU_HOST_MEMORY true
 #define GPU_HAS_GRAPHS  0
 #define GPU_SETTINGS                                                                                         \
-  "wave=32|64, order=forward|reverse|random, seed, processors, products=tiles|plain, device, cards, "        \
+  "wave=32|64, order=forward|reverse|random, seed, processors, products=tiles|plain|groups, device, cards, " \
   "blas=0|cublaslt|hipblaslt"
 #else
 #define GPU_HOST_MEMORY false
 #define GPU_HAS_GRAPHS  1
-#define GPU_SETTINGS    "a card's number, blas=0|1, graphs=0|1"
+#define GPU_SETTINGS    "a card's number, blas=0|1, graphs=0|1, wgmma=0|1"
 #endif
 
 #define GPU_DEVICE_ANY UINT32_MAX
@@ -43,8 +43,9 @@ typedef struct gpu_state {
   bool timing;
   double seconds;
   uint32_t processors;
-  uint64_t memory; /* bytes that the card has */
-  char *staging;   /* pinned */
+  bool has_groups, groups; /* the card, and this module, has products by groups of waves; they are used */
+  uint64_t memory;         /* bytes that the card has */
+  char *staging;           /* pinned */
   gpu_replay *replay;
   gpu_blas *blas;
   gpu_links *links; /* to the cards of other ranks; NULL: none */
@@ -68,6 +69,8 @@ void gpu__replay_drop(gpu_state *g);
  * environment names must be there. */
 kedge_status gpu__blas_open(kedge_device *device, const gpu_settings *settings, gpu_blas **blas);
 void gpu__blas_close(gpu_blas *blas);
+/* Tries products by groups of waves where they are there and wanted, and adds to the description. */
+kedge_status gpu__groups_open(kedge_device *device, gpu_state *g);
 /* Collective ops between cards (carrier.c). Closing waits for nobody where the ranks are broken. */
 extern const kedge_carrier gpu__carrier;
 void gpu__links_close(kedge_device *device);

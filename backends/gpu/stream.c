@@ -21,9 +21,15 @@ kedge_status gpu__stream_open(kedge_device *device, gpu_state *g) {
   g->stream = &g->settings.sim;
   g->processors = s->processors;
   g->memory = UINT64_MAX / 4;
+  g->has_groups = s->groups;
+  if (s->groups && s->wave != 32)
+    return kedge_fail(KEDGE_ERR_ARGUMENT, "sim: products=groups: expected wave=32");
   if (g->settings.cards) KEDGE_TRY(gpu__choose(device, g, g->settings.cards));
   snprintf(device->description, sizeof device->description, "sim (waves of %u, %s order, %s products)",
-           s->wave, orders[s->order], s->plain ? "plain" : "tiled");
+           s->wave, orders[s->order],
+           s->plain    ? "plain"
+           : s->groups ? "groups'"
+                       : "tiled");
   return KEDGE_OK;
 }
 
@@ -57,6 +63,9 @@ kedge_status gpu__stream_open(kedge_device *device, gpu_state *g) {
   if (p.major < 8)
     return kedge_fail(KEDGE_ERR_DEVICE, "%s: compute capability %d.%d; expected 8.0 or above",
                       device->description, p.major, p.minor);
+#if defined(KEDGE_GPU_GROUPS)
+  g->has_groups = p.major == 9 && p.minor == 0;
+#endif
 #endif
   return gpu__check(device, GPU(StreamCreate)(&g->stream), "a stream");
 }

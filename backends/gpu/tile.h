@@ -10,8 +10,10 @@
  * addresses and lanes are tried without a card. product.h builds block products on it.
  *
  * Operands lie in shared memory as panels of GPU_PANEL bytes a line group, in one of two layouts:
- *   lines along m (or n): [lines][BK], 64 bytes a line      lines along k: [BK][lines], BK = 64 / sizeof(X)
- * Chunks of 16 bytes are permuted within a line so that neither layout meets bank conflicts.
+ *   lines along m (or n): [lines][BK], 64 bytes a line, BK = 64 / sizeof(X)
+ *   lines along k:        [lines / L][BK][L], 128 bytes a line, L = 128 / sizeof(X)
+ * Chunks of 16 bytes are permuted within a line so that neither layout meets bank conflicts. group.h has
+ * larger products, which read the same panels.
  */
 #ifndef KEDGE_GPU_TILE_H
 #define KEDGE_GPU_TILE_H
@@ -21,9 +23,16 @@
 #if defined(KEDGE_GPU_SIM)
 #define GPU_UNROLL
 #define GPU_UNROLL_TWO
+#define GPU_UNROLL_LOADS
+#elif defined(KEDGE_GPU_HIP) && __AMDGCN_WAVEFRONT_SIZE == 32
+/* Sums, and operands of plain multiply-adds, fill the 256 registers of these cards. */
+#define GPU_UNROLL       _Pragma("unroll")
+#define GPU_UNROLL_TWO   _Pragma("unroll 1")
+#define GPU_UNROLL_LOADS _Pragma("unroll 1")
 #else
-#define GPU_UNROLL     _Pragma("unroll")
-#define GPU_UNROLL_TWO _Pragma("unroll 2")
+#define GPU_UNROLL       _Pragma("unroll")
+#define GPU_UNROLL_TWO   _Pragma("unroll 2")
+#define GPU_UNROLL_LOADS _Pragma("unroll")
 #endif
 
 /* Sixteen bytes, the unit of copies. */
@@ -35,12 +44,11 @@ template <class X> GPU_DEVICE constexpr uint32_t gpu_panel_depth() {
   return 64 / sizeof(X);
 }
 
-/* Byte of an element of a panel. EXTENT: how many lines along m or n it has. */
-template <class X, bool ALONG_K, uint32_t EXTENT>
-GPU_DEVICE uint32_t gpu_panel_at(uint32_t line, uint32_t k) {
+/* Byte of an element of a panel. */
+template <class X, bool ALONG_K> GPU_DEVICE uint32_t gpu_panel_at(uint32_t line, uint32_t k) {
   if (ALONG_K) {
-    const uint32_t byte = line * (uint32_t)sizeof(X), chunk = byte / 16 ^ (k & 7);
-    return k * EXTENT * (uint32_t)sizeof(X) + chunk * 16 + byte % 16;
+    const uint32_t byte = line * (uint32_t)sizeof(X), chunk = byte / 16 % 8 ^ (k & 7);
+    return byte / 128 * gpu_panel_depth<X>() * 128 + k * 128 + chunk * 16 + byte % 16;
   }
   const uint32_t byte = k * (uint32_t)sizeof(X), chunk = byte / 16 ^ (line >> 1 & 3);
   return line * 64 + chunk * 16 + byte % 16;
@@ -147,14 +155,14 @@ GPU_DEVICE gpu_fragment gpu_load_fragment(const unsigned char *panel, uint32_t l
     const uint32_t line8 = FIRST ? second : third, k8 = FIRST ? third : second;
     const uint32_t line = line0 + 8 * line8 + (ALONG_K ? 0 : within),
                    k = k0 + 8 * k8 + (ALONG_K ? within : 0);
-    return gpu_load_matrices(panel + gpu_panel_at<gpu_bf16, ALONG_K, EXTENT>(line, k), ALONG_K);
+    return gpu_load_matrices(panel + gpu_panel_at<gpu_bf16, ALONG_K>(line, k), ALONG_K);
   }
   gpu_fragment f;
   uint32_t half[4];
   GPU_UNROLL
   for (uint32_t j = 0; j < 4; j++)
-    half[j] = *(const uint16_t *)(panel + gpu_panel_at<gpu_bf16, ALONG_K, EXTENT>(line0 + lane % 16,
-                                                                                  k0 + lane / 16 * 4 + j));
+    half[j] = *(const uint16_t *)(panel +
+                                  gpu_panel_at<gpu_bf16, ALONG_K>(line0 + lane % 16, k0 + lane / 16 * 4 + j));
   f.word[0] = half[1] << 16 | half[0];
   f.word[1] = half[3] << 16 | half[2];
   f.word[2] = f.word[3] = 0;

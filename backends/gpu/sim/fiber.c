@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fibers (fiber.h): a dozen instructions on x86-64, ucontext elsewhere. The address sanitizer is told of
- * every switch, through weak references, so that one build serves with and without it. This file itself is
- * built without sanitizers.
+ * Fibers (fiber.h): a dozen instructions on x86-64, ucontext elsewhere. The address and the thread sanitizer
+ * are told of every switch, through weak references, so that one build serves with and without them. This
+ * file itself is built without sanitizers.
  */
 #include "backends/gpu/sim/fiber.h"
 
@@ -27,7 +27,8 @@ struct fiber {
   context at;
   char *stack; /* above its guard page */
   void (*main)(void);
-  void *fake; /* the sanitizer's */
+  void *fake;   /* the address sanitizer's */
+  void *racing; /* the thread sanitizer's: what it takes for a thread */
 };
 
 extern void __sanitizer_start_switch_fiber(void **save, const void *bottom, size_t size)
@@ -36,20 +37,49 @@ extern void __sanitizer_finish_switch_fiber(void *save, const void **bottom, siz
     __attribute__((weak));
 extern void __asan_unpoison_memory_region(void const volatile *at, size_t size) __attribute__((weak));
 
+extern void *__tsan_get_current_fiber(void) __attribute__((weak));
+extern void *__tsan_create_fiber(unsigned flags) __attribute__((weak));
+extern void __tsan_destroy_fiber(void *fiber) __attribute__((weak));
+extern void __tsan_switch_to_fiber(void *fiber, unsigned flags) __attribute__((weak));
+extern void __tsan_acquire(void *object) __attribute__((weak));
+extern void __tsan_release(void *object) __attribute__((weak));
+extern void __tsan_read_range(void *at, unsigned long size) __attribute__((weak));
+extern void __tsan_write_range(void *at, unsigned long size) __attribute__((weak));
+enum { SWITCH_WITHOUT_ORDER = 1 };
+
 static fiber host; /* the thread's own stack */
 static const void *host_bottom;
 static size_t host_size;
+static bool from_host;
 
 static void arrived(fiber *now, bool fresh) {
   if (!__sanitizer_finish_switch_fiber) return;
   const void *bottom;
   size_t size;
   __sanitizer_finish_switch_fiber(fresh ? NULL : now->fake, &bottom, &size);
-  if (fresh && !host_bottom) {
+  if (from_host) {
     host_bottom = bottom;
     host_size = size;
   }
 }
+
+/* ---- For the thread sanitizer */
+
+bool fiber_watched(void) {
+  return __tsan_create_fiber != NULL;
+}
+void fiber_publish(const void *object) {
+  if (__tsan_release) __tsan_release((void *)(uintptr_t)object);
+}
+void fiber_observe(const void *object) {
+  if (__tsan_acquire) __tsan_acquire((void *)(uintptr_t)object);
+}
+void fiber_copies(void *to, const void *from, size_t bytes) {
+  if (__tsan_read_range) __tsan_read_range((void *)(uintptr_t)from, bytes);
+  if (__tsan_write_range) __tsan_write_range(to, bytes);
+}
+
+/* ---- Switches */
 
 static fiber *entering;
 
@@ -72,6 +102,8 @@ static void begin(void) {
 void fiber_reset(fiber *f) {
   if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(f->stack, STACK);
   f->fake = NULL;
+  if (__tsan_destroy_fiber && f->racing) __tsan_destroy_fiber(f->racing);
+  if (__tsan_create_fiber) f->racing = __tsan_create_fiber(0);
 #if defined(__x86_64__)
   /* Six registers, where to begin, and one word so that the stack is 8 off 16 there, as after a call. */
   uint64_t *top = (uint64_t *)(void *)(f->stack + STACK) - 8;
@@ -104,6 +136,7 @@ fiber *fiber_new(void (*main)(void)) {
 
 void fiber_free(fiber *f) {
   if (!f) return;
+  if (__tsan_destroy_fiber && f->racing) __tsan_destroy_fiber(f->racing);
   munmap(f->stack - GUARD, GUARD + STACK);
   free(f);
 }
@@ -112,7 +145,12 @@ void fiber_switch(fiber *from, fiber *to) {
   fiber *a = from ? from : &host, *b = to ? to : &host;
   if (__sanitizer_start_switch_fiber)
     __sanitizer_start_switch_fiber(&a->fake, to ? b->stack : host_bottom, to ? STACK : host_size);
+  if (__tsan_switch_to_fiber) {
+    if (!from) host.racing = __tsan_get_current_fiber();
+    __tsan_switch_to_fiber(b->racing, SWITCH_WITHOUT_ORDER);
+  }
   entering = b;
+  from_host = !from;
 #if defined(__x86_64__)
   kedge__fiber_jump(&a->at, b->at);
 #else

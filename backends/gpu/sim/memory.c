@@ -26,6 +26,20 @@ static bool untouched(const unsigned char *at, size_t bytes, unsigned char want)
   return true;
 }
 
+/* The compiler is told to leave these loops what they are (cmake/gpu.cmake). */
+void sim__copy(void *to, const void *from, size_t bytes) {
+  unsigned char *t = to;
+  const unsigned char *f = from;
+  for (; bytes >= 4; bytes -= 4, t += 4, f += 4) __builtin_memcpy(t, f, 4);
+  while (bytes--) *t++ = *f++;
+}
+void sim__set(void *at, unsigned char byte, size_t bytes) {
+  unsigned char *t = at;
+  const uint64_t word = byte * (uint64_t)0x0101010101010101;
+  for (; bytes >= 8; bytes -= 8, t += 8) __builtin_memcpy(t, &word, 8);
+  while (bytes--) *t++ = byte;
+}
+
 /* ---- Buffers */
 
 enum { GUARD = 256, GUARD_BYTE = 0xb7 };
@@ -104,14 +118,17 @@ typedef struct array {
 static array arrays[MAX_ARRAYS];
 static uint32_t array_count;
 static size_t used, claimed; /* with, without red zones */
-static _Alignas(64) unsigned char arena[SIM_SHARED_BYTES + (MAX_ARRAYS + 1) * (ZONE + 64)];
+enum { PAGE = 1024, ARENA = SIM_SHARED_BYTES + (MAX_ARRAYS + 1) * (ZONE + PAGE) }; /* ends of large arrays */
+static _Alignas(PAGE) unsigned char arenas[SIM_POOLS][(ARENA + PAGE - 1) / PAGE * PAGE];
+static unsigned char *arena = arenas[0];
 
-void sim__shared_begin(void) {
-  unwatch(arena, sizeof arena);
+void sim__shared_begin(uint32_t which) {
+  arena = arenas[which];
+  unwatch(arena, ARENA);
   array_count = 0;
   claimed = 0;
   used = ZONE;
-  memset(arena, ZONE_BYTE, ZONE);
+  sim__set(arena, ZONE_BYTE, ZONE);
   watch(arena, ZONE);
 }
 
@@ -124,14 +141,31 @@ void *sim_shared(const void *key, size_t bytes, const char *name) {
              SIM_SHARED_BYTES);
     return arena; /* not reached: sim_fail leaves the kernel */
   }
+  if (bytes >= PAGE) { /* descriptors of operands want it */
+    const size_t first = (used + PAGE - 1) / PAGE * PAGE;
+    sim__set(arena + used, ZONE_BYTE, first - used);
+    watch(arena + used, first - used);
+    used = first;
+  }
   array *a = &arrays[array_count++];
   *a = (array){key, name, used, bytes};
   size_t end = used + bytes, next = (end + ZONE + 63) / 64 * 64;
-  memset(arena + used, 0xff, bytes);
-  memset(arena + end, ZONE_BYTE, next - end);
+  sim__set(arena + used, 0xff, bytes);
+  sim__set(arena + end, ZONE_BYTE, next - end);
   watch(arena + rounded(end), next - rounded(end));
   used = next;
   return arena + a->offset;
+}
+
+uint32_t sim_shared_address(const void *at) {
+  const uintptr_t from = (uintptr_t)at - (uintptr_t)arena;
+  if (from >= ARENA) sim_fail("%p is not in shared memory", at);
+  return (uint32_t)from;
+}
+
+const void *sim_shared_at(uint32_t address) {
+  if (address >= ARENA) sim_fail("there is no shared memory at %u", address);
+  return arena + address;
 }
 
 bool sim__shared_end(const char *kernel, uint32_t block) {
@@ -143,7 +177,7 @@ bool sim__shared_end(const char *kernel, uint32_t block) {
     whole = untouched(arena + end, next - end, ZONE_BYTE);
     name = arrays[i].name;
   }
-  unwatch(arena, sizeof arena);
+  unwatch(arena, ARENA);
   if (!whole) sim_fail("%s, block %u: shared array %s was overrun", kernel, block, name);
   return whole;
 }

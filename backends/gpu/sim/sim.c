@@ -3,6 +3,10 @@
  * The scheduler of the simulated card (sim.h). One thread of a block runs until it waits or ends; whoever
  * arrives last at a barrier, or at a collective of its wave, queues all who waited, in the order that the
  * device was opened with. A thread that ends lets its fiber go on as a thread that has not begun.
+ *
+ * Under the thread sanitizer every thread of a block has a fiber of its own, and barriers are the only order
+ * between them; blocks have SIM_POOLS sets of fibers and shared memory by turns, so that blocks of one kernel
+ * are unordered unless they are a multiple of SIM_POOLS apart.
  */
 #include "backends/gpu/sim/sim.h"
 #include "backends/gpu/sim/fiber.h"
@@ -50,7 +54,13 @@ static struct {
   const char *site;
   uint64_t random;
   bool running, failed;
+  fiber *own[SIM_POOLS][SIM_MAX_THREADS]; /* under the thread sanitizer: threads' */
+  uint32_t pool, phase, uses[SIM_POOLS];  /* of the block; of its barrier; blocks that a pool had */
 } m;
+/* What the thread sanitizer knows order by. Those of a barrier, and of blocks with the same fibers,
+ * alternate: with one, a thread that is at the next barrier, or has ended, would be before threads that leave
+ * this one, or have not begun. */
+static struct { uint64_t launch, end, block[SIM_POOLS][2], barrier[SIM_POOLS][2]; } order_of;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char error_text[300];
 static bool error_set;
@@ -128,7 +138,8 @@ static void enqueue(uint32_t first, uint32_t count) {
 static void fiber_main(void);
 
 /* NULL without memory for the first of a block; later ones do not return then. */
-static fiber *take_fiber(void) {
+static fiber *take_fiber(uint32_t who) {
+  if (fiber_watched()) return m.own[m.pool][who];
   if (m.idle_count) return m.idle[--m.idle_count];
   fiber *f = fiber_new(fiber_main);
   if (f)
@@ -151,7 +162,7 @@ static void yield(void) {
   const uint32_t self = sim_now.thread, next = next_thread();
   if (next == self) return;
   thread *t = &m.threads[next];
-  if (!t->fiber) t->fiber = take_fiber();
+  if (!t->fiber) t->fiber = take_fiber(next);
   sim_now.thread = next;
   fiber_switch(m.threads[self].fiber, t->fiber);
 }
@@ -161,20 +172,25 @@ static void fiber_main(void) {
   for (;;) {
     thread *t = &m.threads[sim_now.thread];
     fiber *own = t->fiber, *to = NULL;
+    fiber_observe(&order_of.launch);
+    fiber_observe(&order_of.block[m.pool][m.uses[m.pool] % 2]);
     m.body(m.context);
+    fiber_publish(&order_of.block[m.pool][(m.uses[m.pool] + 1) % 2]);
+    fiber_publish(&order_of.end);
     t->ended = true;
     t->fiber = own;
     m.ended++;
     if (m.ended < sim_now.threads) {
       sim_now.thread = next_thread();
       thread *next = &m.threads[sim_now.thread];
-      if (!next->fiber) {
+      if (!next->fiber && !fiber_watched()) {
         next->fiber = own;
         continue;
       }
+      if (!next->fiber) next->fiber = take_fiber(sim_now.thread);
       to = next->fiber;
     }
-    m.idle[m.idle_count++] = own;
+    if (!fiber_watched()) m.idle[m.idle_count++] = own;
     fiber_switch(own, to);
   }
 }
@@ -182,14 +198,30 @@ static void fiber_main(void) {
 /* All fibers begin anew: some were left in the middle of a kernel. */
 static void forget_fibers(void) {
   m.idle_count = 0;
+  for (uint32_t i = 0; i < SIM_POOLS * SIM_MAX_THREADS; i++)
+    if (m.own[i / SIM_MAX_THREADS][i % SIM_MAX_THREADS])
+      fiber_reset(m.own[i / SIM_MAX_THREADS][i % SIM_MAX_THREADS]);
   for (uint32_t i = 0; i < m.fiber_count; i++) {
     fiber_reset(m.all[i]);
     m.idle[m.idle_count++] = m.all[i];
   }
 }
 
+/* Fibers that the thread sanitizer takes for threads are made here, by nobody whom they would come after. */
+static bool make_fibers(uint32_t threads) {
+  for (uint32_t i = 0; i < threads && fiber_watched(); i++)
+    if (!m.own[m.pool][i] && !(m.own[m.pool][i] = fiber_new(fiber_main))) return false;
+  return true;
+}
+
 static void run_block(uint32_t block, uint32_t threads) {
   sim_now.block = block;
+  m.pool = fiber_watched() ? (m.pool + 1) % SIM_POOLS : 0;
+  if (!make_fibers(threads)) {
+    sim_fail("no memory for a stack");
+    m.failed = true;
+    return;
+  }
   for (uint32_t i = 0; i < threads; i++) {
     thread *t = &m.threads[i];
     t->fiber = NULL;
@@ -199,24 +231,26 @@ static void run_block(uint32_t block, uint32_t threads) {
   }
   for (uint32_t w = 0; w * sim_now.wave < threads; w++) {
     m.waves[w].arrived = m.waves[w].phase = 0;
-    memset(m.waves[w].turn, 0, sizeof m.waves[w].turn);
+    sim__set(m.waves[w].turn, 0, sizeof m.waves[w].turn);
   }
-  m.head = m.queued = m.ended = m.arrived = 0;
-  sim__shared_begin();
+  m.head = m.queued = m.ended = m.arrived = m.phase = 0;
+  sim__shared_begin(m.pool);
+  sim__groups_begin();
   enqueue(0, threads);
   sim_now.thread = next_thread();
-  fiber *first = take_fiber();
+  fiber *first = take_fiber(sim_now.thread);
   if (!first) {
     m.failed = true;
     return;
   }
   m.threads[sim_now.thread].fiber = first;
   m.running = true;
+  m.uses[m.pool]++;
   fiber_switch(NULL, first);
   m.running = false;
   if (m.failed)
     forget_fibers();
-  else if (!sim__shared_end(m.kernel, block))
+  else if (!sim__shared_end(m.kernel, block) || !sim__groups_end(m.kernel))
     m.failed = true;
 }
 
@@ -230,8 +264,11 @@ void sim_run(const sim_settings *settings, uint32_t blocks, uint32_t threads, co
   m.context = context;
   m.failed = false;
   m.random = 0x9e3779b97f4a7c15u ^ ((uint64_t)settings->seed << 20);
-  sim_now =
-      (sim_place){.threads = threads, .blocks = blocks, .wave = settings->wave, .plain = settings->plain};
+  sim_now = (sim_place){.threads = threads,
+                        .blocks = blocks,
+                        .wave = settings->wave,
+                        .plain = settings->plain,
+                        .early = settings->order == SIM_REVERSE};
   if (!threads || threads > SIM_MAX_THREADS || threads % settings->wave || !blocks || error_set) {
     sim_fail("%s: %u blocks of %u threads in waves of %u", kernel, blocks, threads, settings->wave);
     goto done;
@@ -241,7 +278,9 @@ void sim_run(const sim_settings *settings, uint32_t blocks, uint32_t threads, co
     goto done;
   }
   arrange(order, 0, blocks);
+  fiber_publish(&order_of.launch);
   for (uint32_t i = 0; i < blocks && !m.failed; i++) run_block(order[i], threads);
+  fiber_observe(&order_of.end);
 done:
   free(order);
   pthread_mutex_unlock(&lock);
@@ -255,11 +294,16 @@ void sim_barrier(const char *site) {
   if (m.ended) stuck();
   if (m.arrived && m.site != site) stuck();
   m.site = site;
+  sim__groups_barrier();
+  const uint64_t *order = &order_of.barrier[m.pool][m.phase % 2];
+  fiber_publish(order);
   if (++m.arrived == sim_now.threads) {
     m.arrived = 0;
+    m.phase++;
     enqueue(0, sim_now.threads);
   }
   yield();
+  fiber_observe(order);
 }
 
 const unsigned char *sim_wave_share(const void *mine, size_t bytes, const char *site) {
@@ -267,7 +311,7 @@ const unsigned char *sim_wave_share(const void *mine, size_t bytes, const char *
   wave *w = &m.waves[sim_now.thread / width];
   const uint32_t phase = w->turn[lane]++ & 1;
   if (bytes > SIM_SHARE_BYTES) sim_fail("%s: %zu bytes a lane at %s", m.kernel, bytes, site);
-  memcpy(w->slots[phase][lane], mine, bytes);
+  sim__copy(w->slots[phase][lane], mine, bytes);
   m.threads[sim_now.thread].waits = site;
   if (w->arrived && w->site != site) stuck();
   w->site = site;
@@ -294,9 +338,11 @@ void sim_copy_wait(uint32_t behind) {
   uint32_t kept = 0;
   for (uint32_t i = 0; i < t->copies; i++) {
     pending_copy c = t->copy[i];
-    if (c.group + behind < t->group)
-      memcpy(c.to, c.from, c.bytes);
-    else
+    if (c.group + behind < t->group) {
+      sim__groups_wrote();
+      fiber_copies(c.to, c.from, c.bytes);
+      sim__copy(c.to, c.from, c.bytes);
+    } else
       t->copy[kept++] = c;
   }
   t->copies = kept;

@@ -19,18 +19,19 @@ extern "C" {
 typedef enum sim_order { SIM_FORWARD, SIM_REVERSE, SIM_RANDOM } sim_order;
 
 /* How a device runs: threads of a wave (32 or 64), the order of threads between barriers and of blocks, the
- * seed of the random one, whether products use the fragment layouts of matrix units (of the wave's width) or
- * plain multiply-adds, and how many multiprocessors a persistent kernel finds. */
+ * seed of the random one, whether products use the fragment layouts of matrix units (of the wave's width),
+ * groups of four waves where they can, or plain multiply-adds, and how many multiprocessors a persistent
+ * kernel finds. */
 typedef struct sim_settings {
   uint32_t wave, seed, processors;
   sim_order order;
-  bool plain;
+  bool plain, groups;
 } sim_settings;
 
 /* What the running thread knows of itself. */
 typedef struct sim_place {
   uint32_t thread, threads, block, blocks, wave;
-  bool plain;
+  bool plain, early; /* early: products of groups read their operands when they are issued */
 } sim_place;
 extern sim_place sim_now;
 
@@ -55,15 +56,43 @@ void sim_copy_later(void *to, const void *from, size_t bytes);
 void sim_copy_group(void);
 void sim_copy_wait(uint32_t behind);
 
+/* A place in the block's shared memory, which begins at a multiple of 1024, as a number, and back. */
+uint32_t sim_shared_address(const void *at);
+const void *sim_shared_at(uint32_t address);
+
+/* A product by a group of four waves (group.h), in a thread of it: its sums, and the operands' descriptors.
+ */
+typedef struct sim_group_product {
+  float *sums;
+  uint64_t a, b;
+  bool a_along_k, b_along_k;
+} sim_group_product;
+/* True: it is to be made now, else when sim_group_next gives it back; that is until it returns false. */
+bool sim_group_issue(const sim_group_product *product);
+bool sim_group_next(sim_group_product *product);
+/* What the thread wrote to shared memory is there for groups behind the next barrier. */
+void sim_group_publish(void);
+
 /* Buffers, zeroed, with guards before and behind; NULL without memory. sim_buffers_check tells of a guard
  * that was written (sim_error). */
 void *sim_buffer_new(size_t bytes);
 void sim_buffer_free(void *memory);
 void sim_buffers_check(void);
 
-/* Between sim.c and memory.c: a block begins, ends. False: an array was overrun. */
-void sim__shared_begin(void);
+/* Between sim.c and memory.c: a block begins, with the arena of that number, ends. False: an array was
+ * overrun. */
+enum { SIM_POOLS = 3 };
+void sim__shared_begin(uint32_t arena);
 bool sim__shared_end(const char *kernel, uint32_t block);
+/* Between sim.c and group.c: a block begins, ends (false: a thread did not do as its group); a thread's
+ * copies arrive; it comes to a barrier. */
+void sim__groups_begin(void);
+bool sim__groups_end(const char *kernel);
+void sim__groups_wrote(void);
+void sim__groups_barrier(void);
+/* memcpy and memset that no sanitizer sees: what the card does itself is no access of a thread. */
+void sim__copy(void *to, const void *from, size_t bytes);
+void sim__set(void *at, unsigned char byte, size_t bytes);
 
 #ifdef __cplusplus
 }
