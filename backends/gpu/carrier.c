@@ -197,14 +197,14 @@ static kedge_status carrier_add(kedge_device *device, const kedge_addition *a) {
   const gpu_state *g = device->state;
   if (a->dtype != KEDGE_F32)
     return kedge_fail(KEDGE_ERR_UNSUPPORTED, "%s: sums over ranks are in f32", device->description);
-  kedge_gpu_add_parts(&(gpu_step){NULL, g->stream, g->processors, NULL}, a);
+  kedge_gpu_add_parts(&(gpu_step){.stream = g->stream, .processors = g->processors}, a);
   return gpu__check(device, GPU(GetLastError)(), "adding parts");
 }
 
 static kedge_status carrier_repack(kedge_device *device, const kedge_repacking *p) {
   const gpu_state *g = device->state;
   if (!p->rows) return KEDGE_OK;
-  kedge_gpu_repack(&(gpu_step){NULL, g->stream, g->processors, NULL}, p);
+  kedge_gpu_repack(&(gpu_step){.stream = g->stream, .processors = g->processors}, p);
   return gpu__check(device, GPU(GetLastError)(), "ordering rows");
 }
 
