@@ -174,7 +174,9 @@ KEDGE_KERNEL(attention_cached) {
   KEDGE_CALL_ARGS(attention_cached);
   const int32_t *base = KEDGE_IN_I(3);
   const size_t count = kedge__blocks(a->queries, QUERIES) * a->heads;
-  KEDGE_PARALLEL_FOR
+  size_t pairs = 0;
+  for (size_t i = 0; i < a->queries; i++) pairs += (size_t)KEDGE_IN_I(4)[i];
+  KEDGE_PARALLEL_WORK(count, pairs * a->heads * (a->dim_qk + a->dim_v))
   for (size_t task = 0; task < count; task++) {
     const size_t first = task / a->heads * QUERIES, end = kedge__min(first + QUERIES, a->queries);
     for (size_t i = first, next; i < end; i = next) {

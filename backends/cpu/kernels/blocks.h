@@ -16,6 +16,11 @@ enum {
 #define KEDGE_PARALLEL_BLOCKS(count)                                                                         \
   KEDGE_PRAGMA_(omp parallel for num_threads((int)call->threads) schedule(dynamic) if ((count) > 1))
 
+/* The same for `work` multiply-adds in all: fewer are done before another thread is awake. */
+enum { KEDGE_WAKE = 1 << 18 };
+#define KEDGE_PARALLEL_WORK(count, work)                                                                     \
+  KEDGE_PRAGMA_(omp parallel for num_threads((int)call->threads) schedule(dynamic) if ((count) > 1 && (work) >= KEDGE_WAKE))
+
 /* for (i = 0; i < count; i++), handed out in blocks of so many turns. */
 #define KEDGE_EACH(i, count, block)                                                                          \
   KEDGE_PARALLEL_BLOCKS(kedge__blocks(count, block))                                                         \

@@ -113,7 +113,7 @@ KEDGE_KERNEL(matmul) {
   const size_t each = a->m ? even_rows(a->m, block_rows(call, a->m, columns)) : 1;
   const size_t tiles = kedge__blocks(a->m, each) * columns;
   bool bf16 = call->out[0].dtype == KEDGE_BF16;
-  KEDGE_PARALLEL_BLOCKS(tiles)
+  KEDGE_PARALLEL_WORK(tiles, (size_t)a->m * a->n * a->k)
   for (size_t t = 0; t < tiles; t++) {
     size_t i0 = t / columns * each, j0 = t % columns * KEDGE_NC;
     block_into(&p, a->m, i0, kedge__min(each, a->m - i0), j0, kedge__min(KEDGE_NC, a->n - j0),
@@ -145,7 +145,7 @@ KEDGE_KERNEL(grouped_matmul) {
   const size_t most = block_rows(call, valid, columns);
   for (size_t e = 0; e < a->experts; e++) blocks += expert_blocks(offsets, e, most);
   kedge_x *y = KEDGE_OUT_X(0);
-  KEDGE_PARALLEL_BLOCKS(blocks * columns)
+  KEDGE_PARALLEL_WORK(blocks * columns, valid * a->n * a->k)
   for (size_t t = 0; t < blocks * columns; t++) {
     size_t block, j0 = t % columns * KEDGE_NC, e = find_block(offsets, t / columns, most, &block);
     size_t first = (size_t)offsets[e], rows = (size_t)offsets[e + 1] - first, each = even_rows(rows, most),
@@ -167,7 +167,7 @@ KEDGE_KERNEL(grouped_wgrad) {
   const size_t columns = kedge__blocks(a->k, KEDGE_NC),
                each = even_rows(a->n, block_rows(call, a->n, a->experts * columns)),
                tiles = kedge__blocks(a->n, each) * columns;
-  KEDGE_PARALLEL_BLOCKS(a->experts * tiles)
+  KEDGE_PARALLEL_WORK(a->experts * tiles, (size_t)a->rows * a->n * a->k)
   for (size_t t = 0; t < a->experts * tiles; t++) {
     size_t e = t / tiles, i0 = t % tiles / columns * each, j0 = t % columns * KEDGE_NC;
     size_t m = kedge__min(each, a->n - i0), n = kedge__min(KEDGE_NC, a->k - j0);

@@ -24,7 +24,7 @@ static void update(const kedge_call *call, size_t first, size_t end) {
 KEDGE_KERNEL(adamw) {
   KEDGE_CALL_ARGS(adamw);
   size_t blocks = kedge__blocks(a->n, KEDGE_BLOCK);
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(blocks)
   for (size_t b = 0; b < blocks; b++) update(call, b * KEDGE_BLOCK, kedge__min((b + 1) * KEDGE_BLOCK, a->n));
 }
 
@@ -33,7 +33,7 @@ KEDGE_KERNEL(accumulate) {
   float *restrict sum = call->in[0].data;
   const kedge_tensor x = call->in[1]; /* a copy, so that its dtype is known not to change inside the loop */
   size_t blocks = kedge__blocks(a->n, KEDGE_BLOCK);
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(blocks)
   for (size_t b = 0; b < blocks; b++) {
     size_t end = kedge__min((b + 1) * KEDGE_BLOCK, a->n);
     for (size_t i = b * KEDGE_BLOCK; i < end; i++) sum[i] += kedge_load_w(&x, i);

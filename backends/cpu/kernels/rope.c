@@ -53,7 +53,7 @@ KEDGE_KERNEL(rope) {
   KEDGE_CALL_ARGS(rope);
   const size_t blocks = kedge__blocks(a->tokens, ROPE_TOKENS), half = a->dim / 2,
                floats = kedge__pad(ROPE_TOKENS * half);
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(blocks)
   for (size_t b = 0; b < blocks; b++) {
     const size_t first = b * ROPE_TOKENS, end = kedge__min(first + ROPE_TOKENS, a->tokens);
     float *c = (float *)call->scratch + (size_t)omp_get_thread_num() * 2 * floats, *s = c + floats;

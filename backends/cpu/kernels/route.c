@@ -30,7 +30,7 @@ static void softmax_row(const float *z, float *s, size_t n) {
 KEDGE_KERNEL(scores) {
   KEDGE_CALL_ARGS(scores);
   size_t n = a->experts;
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->tokens, TOKENS))
   for (size_t b = 0; b < kedge__blocks(a->tokens, TOKENS); b++) FOR_TOKENS(b)
   (a->kind == KEDGE_SCORE_SIGMOID ? sigmoid_row : softmax_row)(KEDGE_IN_F(0) + t * n, KEDGE_OUT_F(0) + t * n,
                                                                n);
@@ -52,7 +52,7 @@ static void scores_grad_row(const kedge_call *call, size_t t) {
 
 KEDGE_KERNEL(scores_grad) {
   KEDGE_CALL_ARGS(scores_grad);
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->tokens, TOKENS))
   for (size_t b = 0; b < kedge__blocks(a->tokens, TOKENS); b++) FOR_TOKENS(b) scores_grad_row(call, t);
 }
 
@@ -145,7 +145,7 @@ static void gates_row(const kedge_call *call, size_t t) {
 
 KEDGE_KERNEL(gates) {
   KEDGE_CALL_ARGS(gates);
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->tokens, TOKENS))
   for (size_t b = 0; b < kedge__blocks(a->tokens, TOKENS); b++) FOR_TOKENS(b) gates_row(call, t);
 }
 
@@ -153,7 +153,7 @@ KEDGE_KERNEL(gates_grad) {
   KEDGE_CALL_ARGS(gates_grad);
   const kedge_args_gates forward = {a->tokens,    a->experts, a->k,     a->kind,
                                     a->normalise, 0,          a->alpha, a->epsilon};
-  KEDGE_PARALLEL_FOR
+  KEDGE_PARALLEL_BLOCKS(kedge__blocks(a->tokens, TOKENS))
   for (size_t b = 0; b < kedge__blocks(a->tokens, TOKENS); b++) FOR_TOKENS(b)
   kedge__gate_gradient(&forward, KEDGE_IN_F(0) + t * a->experts, KEDGE_IN_I(1) + t * a->k,
                        KEDGE_IN_F(2) + t * a->k, KEDGE_OUT_F(0) + t * a->experts);
