@@ -23,6 +23,10 @@ target_link_libraries(kedge_test_support PUBLIC kedge_flags kedge_static PkgConf
 set(KEDGE_TEST_ENVIRONMENT OMP_WAIT_POLICY=passive KEDGE_BIN=${PROJECT_BINARY_DIR}/kedge
   KEDGE_SOURCE=${PROJECT_SOURCE_DIR} UBSAN_OPTIONS=print_stacktrace=1)
 set(KEDGE_TEST_LAUNCHER)
+if(KEDGE_SANITIZE MATCHES address)
+  list(APPEND KEDGE_TEST_ENVIRONMENT
+    "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/lsan.supp:print_suppressions=0")
+endif()
 if(KEDGE_SANITIZE MATCHES thread)
   # Archer tells the sanitizer of OpenMP's barriers. Its address map wants the layout of memory not to be random.
   find_library(KEDGE_ARCHER archer HINTS /usr/lib/llvm-14/lib REQUIRED)

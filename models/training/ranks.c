@@ -2,12 +2,14 @@
  * Comparing the ranks of a run (ranks.h). */
 #include "models/training/ranks.h"
 
+#include "models/checkpoint/atomic.h"
 #include "models/checkpoint/hash.h"
 
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { LINE = 360 };
@@ -66,6 +68,38 @@ static int place(char *text, size_t size, const kedge_comm *comm, const kedge_de
     n = snprintf(text, size, ", local rank %u on device %d", comm->local_rank, kedge_device_index(device));
   if (*link && n < (int)size) n += snprintf(text + n, size - (size_t)n, ", over %s", link);
   return n < (int)size ? n : (int)size - 1;
+}
+
+/* A file of an unlikely name, which no rank can have seen before, so that no cache of a network's files
+ * answers for it. */
+static kedge_status leave_mark(const char *folder, char *name, size_t size) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  snprintf(name, size, ".ranks-%ld-%lld-%09ld", (long)getpid(), (long long)now.tv_sec, now.tv_nsec);
+  char *path = kedge_path_join(folder, name);
+  const kedge_status status = path ? kedge_file_write(path, "", 0) : KEDGE_ERR_MEMORY;
+  kedge_free(path);
+  return status;
+}
+
+static kedge_status find_mark(const char *folder, const char *path) {
+  if (!access(path, F_OK)) return KEDGE_OK;
+  return kedge_fail(
+      KEDGE_ERR_IO,
+      "output_dir %s: is not the folder that rank 0 has under this name; all ranks write into one", folder);
+}
+
+kedge_status kedge_ranks_see(kedge_comm *comm, const char *folder) {
+  char name[96] = "";
+  const bool leads = kedge_comm_rank(comm, KEDGE_RANKS_ALL) == 0;
+  if (kedge_comm_size(comm, KEDGE_RANKS_ALL) == 1) return KEDGE_OK;
+  KEDGE_TRY(kedge_comm_agree(comm, leads ? leave_mark(folder, name, sizeof name) : KEDGE_OK));
+  kedge_status status = kedge_comm_broadcast(comm, 0, name, sizeof name);
+  char *path = kedge_path_join(folder, name);
+  if (status == KEDGE_OK) status = kedge_comm_agree(comm, path ? find_mark(folder, path) : KEDGE_ERR_MEMORY);
+  if (leads && path) unlink(path);
+  kedge_free(path);
+  return status;
 }
 
 kedge_status kedge_ranks_tell(kedge_comm *comm, const kedge_device *device,

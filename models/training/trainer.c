@@ -253,6 +253,7 @@ static kedge_status start(run *r) {
         kedge_setup_init_on(&r->setup, r->config, comm, leads(r) ? r->hooks->note : NULL, r->hooks->context);
   if (!comm || !comm->agreed) status = kedge_comm_agree(comm, status);
   if (status == KEDGE_OK) status = kedge_comm_agree(comm, take_output(r, checkpoint));
+  if (status == KEDGE_OK) status = kedge_ranks_see(comm, r->config->output_dir);
   if (status == KEDGE_OK) status = kedge_comm_agree(comm, open_run(r));
   if (status == KEDGE_OK) status = kedge_ranks_check_contents(comm, &r->record);
   if (status == KEDGE_OK) status = kedge_ranks_tell(comm, r->setup.device, tell_rank, r);
