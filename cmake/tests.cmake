@@ -24,6 +24,9 @@ set(KEDGE_TEST_ENVIRONMENT OMP_WAIT_POLICY=passive KEDGE_BIN=${PROJECT_BINARY_DI
   KEDGE_SOURCE=${PROJECT_SOURCE_DIR} UBSAN_OPTIONS=print_stacktrace=1)
 set(KEDGE_TEST_LAUNCHER)
 if(KEDGE_SANITIZE MATCHES address)
+  # Ranks run under the leak checker, too: it can tell MPI's plug-ins from Kedge only while they are loaded.
+  target_sources(kedge PRIVATE tests/sanitized/keep_loaded.c)
+  set_target_properties(kedge PROPERTIES ENABLE_EXPORTS ON)
   list(APPEND KEDGE_TEST_ENVIRONMENT
     "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/lsan.supp:print_suppressions=0")
 endif()
@@ -45,6 +48,9 @@ foreach(file IN LISTS KEDGE_TEST_FILES)
   add_executable(${name} ${file})
   target_compile_definitions(${name} PRIVATE KEDGE_REAL=double)
   target_link_libraries(${name} PRIVATE kedge_test_support)
+  if(KEDGE_SANITIZE MATCHES address)
+    target_sources(${name} PRIVATE tests/sanitized/keep_loaded.c)
+  endif()
   # A backend's module finds Kedge's functions in the program that loads it.
   set_target_properties(${name} PROPERTIES ENABLE_EXPORTS ON)
   file(STRINGS ${file} label_line REGEX "ctest: (quick|ci|long)" LIMIT_COUNT 1)
