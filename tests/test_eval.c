@@ -450,8 +450,8 @@ static void test_refusals(void **state) {
            test_folder(), getenv("KEDGE_BIN") ? getenv("KEDGE_BIN") : "kedge");
   test_run run = test_run_shell(command);
   assert_non_null(
-      strstr(run.out, "item 0: its reference has 20002 tokens, and the model's context is 512\n"));
-  assert_non_null(strstr(run.out, "item 0: its prompt has no token"));
+      strstr(run.out, "item 0 of long: its reference has 20002 tokens, and the model's context is 512\n"));
+  assert_non_null(strstr(run.out, "item 0 of none: its prompt has no token"));
   const char *first = strstr(run.out, "is 2\n");
   assert_non_null(first);
   assert_non_null(strstr(first + 1, "is 2\n"));

@@ -173,13 +173,14 @@ static void test_fit_and_advice(void **state) {
   snprintf(arguments, sizeof arguments, "plan --model '%s' --world 8 --ep 8 --tokens 4096 --memory 80G",
            model);
   test_run run = test_kedge(arguments, 0, "");
-  assert_non_null(strstr(run.out, "fits into 80G with"));
+  assert_non_null(strstr(run.out, "fits into 80G (74.5 GiB) with"));
   assert_non_null(strstr(run.out, "8 ranks, 8 share the experts"));
   assert_non_null(strstr(run.out, "gradients sent to be summed"));
+  assert_non_null(strstr(run.out, "an update of 1 micro-batch, 32768 tokens on all ranks"));
   test_run_free(&run);
   snprintf(arguments, sizeof arguments, "plan --model '%s' --world 8 --tokens 4096 --memory 80G", model);
   run = test_kedge(arguments, 0, "");
-  assert_non_null(strstr(run.out, "does not fit into 80G"));
+  assert_non_null(strstr(run.out, "does not fit into 80G (74.5 GiB): "));
   assert_non_null(strstr(run.out, "--recompute"));
   const char *fits = strstr(run.out, ", fits\n");
   assert_non_null(fits);

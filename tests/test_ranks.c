@@ -288,7 +288,7 @@ static void test_resume_elsewhere(void **state) {
     assert_true(fabs(training_metric("parts", step, "train/loss") -
                      training_metric("whole", step, "train/loss")) <= 1e-5);
   /* Another global batch is another run. */
-  ranks_expect(2, 2, "per_device_train_batch_size",
+  ranks_expect(2, 2, "rows on all ranks together, this run has 16",
                "train run.yaml output_dir=parts max_steps=12 per_device_train_batch_size=8 "
                "resume_from_checkpoint=true %s",
                common);

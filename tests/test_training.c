@@ -97,6 +97,9 @@ static void test_resume_refuses(void **state) {
   training_expect(2, "holds another run", "train run.yaml output_dir=whole");
   training_expect(2, "key \"learning_rate\"",
                   "train run.yaml output_dir=whole resume_from_checkpoint=true learning_rate=1e-4");
+  training_expect(
+      2, "rows on all ranks together, this run has 3",
+      "train run.yaml output_dir=whole resume_from_checkpoint=true per_device_train_batch_size=3");
   training_expect(2, "key \"seed\"",
                   "train run.yaml output_dir=whole resume_from_checkpoint=true seed=7 data_seed=42");
   training_expect(2, "was trained from another base model",

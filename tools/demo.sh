@@ -8,7 +8,7 @@ usage() {
 usage: tools/demo.sh [--out DIR] [--preset NAME] [--no-setup] [--help]
 Installs what is missing, builds, then runs a small study from nothing to a report.
   --out DIR      where the study goes (out/lab-<preset>); one that was begun there goes on
-  --preset NAME  quick (minutes, the default), standard (about an hour) or full (days)
+  --preset NAME  quick (minutes, the default), standard (about an hour) or full (a day or more)
   --no-setup     install nothing
 TEXT
 }

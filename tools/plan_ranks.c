@@ -71,8 +71,8 @@ void plan_print_ranks(const plan_options *o, const plan_rank *rank) {
   const plan_report *r = &rank->report;
   const times t = measure(o, rank);
   char text[24];
-  printf("\nan update of %" PRId64 " micro-batches, %.4g tokens on all ranks:\n", o->accumulation,
-         (double)o->tokens * (double)o->accumulation * (double)o->world);
+  printf("\nan update of %" PRId64 " micro-batch%s, %.0f tokens on all ranks:\n", o->accumulation,
+         o->accumulation == 1 ? "" : "es", (double)o->tokens * (double)o->accumulation * (double)o->world);
   printf("%-30s %12s %12.3f s\n", "computing", "", t.compute);
   printf("%-30s %12s %12.3f s\n", "gradients sent to be summed", cli_bytes(r->sums_sent, text), t.sums);
   printf("%-30s %12s %12.3f s\n", "weights sent", cli_bytes(r->weights_sent, text), t.weights);
@@ -161,13 +161,14 @@ static kedge_status advise(const plan_options *options, uint32_t experts, uint64
 
 kedge_status plan_print_fit(const plan_options *o, const plan_rank *rank, uint64_t memory) {
   const uint64_t bytes = need(rank);
-  char a[24], b[24];
+  char a[24], b[24], all[24];
   printf("\n");
+  cli_bytes(memory, all); /* 80G are 74.5 GiB: what is said of it is in GiB */
   if (bytes <= memory) {
-    printf("fits into %s with %s to spare\n", o->memory, cli_bytes(memory - bytes, a));
+    printf("fits into %s (%s) with %s to spare\n", o->memory, all, cli_bytes(memory - bytes, a));
     return KEDGE_OK;
   }
-  printf("does not fit into %s: %s of %s are missing\n", o->memory, cli_bytes(bytes - memory, a),
+  printf("does not fit into %s (%s): %s of %s are missing\n", o->memory, all, cli_bytes(bytes - memory, a),
          cli_bytes(bytes, b));
   return advise(o, rank->model->config.num_experts, memory);
 }

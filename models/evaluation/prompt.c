@@ -199,17 +199,21 @@ kedge_status kedge_prompts_encode(const kedge_prompts *p, const kedge_item *item
     return status;
   }
   const size_t answered = all_count - count;
+  const char *domain = item->domain ? item->domain : "", *split = item->split ? item->split : "";
   size_t most = p->longest ? p->longest : SIZE_MAX;
   if (!count) {
     kedge_free(all);
-    return kedge_fail(KEDGE_ERR_ARGUMENT,
-                      "item %.80s: its prompt has no token, and the model has none to begin with", item->id);
+    return kedge_fail(
+        KEDGE_ERR_ARGUMENT,
+        "item %.80s%s%.80s%s%.80s: its prompt has no token, and the model has none to begin with", item->id,
+        *domain ? " of " : "", domain, *split ? ", " : "", split);
   }
   if (p->positions && answered >= p->positions) {
     kedge_free(all);
     return kedge_fail(KEDGE_ERR_ARGUMENT,
-                      "item %.80s: its reference has %zu tokens, and the model's context is %u", item->id,
-                      answered, p->positions);
+                      "item %.80s%s%.80s%s%.80s: its reference has %zu tokens, and the model's context is %u",
+                      item->id, *domain ? " of " : "", domain, *split ? ", " : "", split, answered,
+                      p->positions);
   }
   if (p->positions && p->positions - answered < most) most = p->positions - answered;
   if (count > most) {

@@ -156,8 +156,13 @@ static kedge_status match_settings(const char *checkpoint, json_t *had, json_t *
     if (other && json_equal(value, other)) continue;
     char *x = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT),
          *y = other ? json_dumps(other, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-    kedge_fail(KEDGE_ERR_MISMATCH, "key \"%s\": the checkpoint %s was made with %s, this run has %s", key,
-               checkpoint, x ? x : "?", y ? y : "nothing");
+    if (!strcmp(key, "per_device_train_batch_size")) /* recorded of all ranks together */
+      kedge_fail(KEDGE_ERR_MISMATCH,
+                 "key \"%s\": the checkpoint %s was made with %s rows on all ranks together, this run has %s",
+                 key, checkpoint, x ? x : "?", y ? y : "none");
+    else
+      kedge_fail(KEDGE_ERR_MISMATCH, "key \"%s\": the checkpoint %s was made with %s, this run has %s", key,
+                 checkpoint, x ? x : "?", y ? y : "nothing");
     free(x);
     free(y);
     return KEDGE_ERR_MISMATCH;
