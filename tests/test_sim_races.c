@@ -92,13 +92,16 @@ static uint32_t case_count(kedge_op op) {
   return count;
 }
 
-/* Cases take turns on waves of 32 and of 64; in both dtypes where an op has few. */
+/* Cases take turns on waves of 32 and of 64; in both dtypes where an op has few. Products also by groups of
+ * waves, whose operands are read when a product is issued, and when it is waited for. */
 static void test_ops(void **state) {
   (void)state;
-  static const char *const names[] = {"sim:wave=32,order=random,processors=2", "sim:wave=64,processors=2"};
-  kedge_device *devices[2];
+  static const char *const names[] = {"sim:wave=32,order=random,processors=2", "sim:wave=64,processors=2",
+                                      "sim:products=groups,order=reverse,processors=2",
+                                      "sim:products=groups,processors=2"};
+  kedge_device *devices[4];
   unsigned cases = 0;
-  for (int i = 0; i < 2; i++)
+  for (int i = 0; i < 4; i++)
     if (kedge_device_open(names[i], NULL, &devices[i]) != KEDGE_OK)
       fail_msg("%s: %s", names[i], kedge_message());
   for (uint32_t op = 0; op < KEDGE_OP_COUNT; op++) {
@@ -112,12 +115,17 @@ static void test_ops(void **state) {
         check_case((kedge_op)op, row, devices[(turn / 2 + half) % 2], half ? KEDGE_BF16 : KEDGE_F32);
         cases++;
       }
+      const char *name = kedge_op_get((kedge_op)op)->name;
+      for (int groups = 2; groups < 4 && (strstr(name, "matmul") || strstr(name, "wgrad")); groups++) {
+        check_case((kedge_op)op, row, devices[groups], KEDGE_BF16);
+        cases++;
+      }
     }
     if (getenv("KEDGE_VERBOSE"))
       print_message("%-18s %.2f s\n", kedge_op_get((kedge_op)op)->name,
                     (double)(clock() - from) / (double)CLOCKS_PER_SEC);
   }
-  for (int i = 0; i < 2; i++) kedge_device_close(devices[i]);
+  for (int i = 0; i < 4; i++) kedge_device_close(devices[i]);
   printf("%u cases: %u races\n", cases, reports);
   assert_int_equal(reports, 0);
 }

@@ -63,10 +63,8 @@ targets() {
     cuda) cat "$build"/cuda/*.txt 2>/dev/null | sed -n "s/.*Compiling entry function.* for '\\(sm_[0-9a-z]*\\)'.*/\\1/p" | sort -u ;;
     hip)
       reader=$(tool clang-offload-bundler)
-      for object in "$build"/hip/elementwise.o; do
-        objcopy -O binary --only-section=.hip_fatbin "$object" "$2"
-        "$reader" -list -type=o "-inputs=$2" 2>/dev/null | sed -n 's/.*amdhsa--*\(gfx[0-9a-z]*\)$/\1/p'
-      done | sort -u
+      objcopy -O binary --only-section=.hip_fatbin "$build/hip/elementwise.o" "$2"
+      "$reader" -list -type=o "-inputs=$2" 2>/dev/null | sed -n 's/.*amdhsa--*\(gfx[0-9a-z]*\)$/\1/p' | sort -u
       ;;
   esac
 }

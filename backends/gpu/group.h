@@ -134,6 +134,7 @@ GPU_DEVICE void gpu_group_end() {
 }
 /* Until the products are made and their operands read. */
 GPU_DEVICE void gpu_group_wait(float *s) {
+  __syncwarp(); /* copies may have parted the lanes */
   asm volatile("wgmma.wait_group.sync.aligned 0;"
                : GPU_SUMS_8(s, 0), GPU_SUMS_8(s, 8), GPU_SUMS_8(s, 16), GPU_SUMS_8(s, 24), GPU_SUMS_8(s, 32),
                  GPU_SUMS_8(s, 40), GPU_SUMS_8(s, 48), GPU_SUMS_8(s, 56)
