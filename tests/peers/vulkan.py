@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kedge's Vulkan backend beside ggml's, at the same shapes on the same device.
 
-For developers. ggml_vulkan.c says how its half is compiled. Rounds of the two alternate in one run, so that what else
-the machine does hits both; printed are the least times of each, wall-clock and processor, their ratios, and what was
+For developers. ggml_vulkan.c says how its half is compiled. The two alternate, case by case, so that what else the
+machine does hits both; printed are the least times of each, wall-clock and processor, their ratios, and what was
 asked of the ratio.
 
     tests/peers/vulkan.py --kedge build/test_vulkan_speed --ggml ./ggml_vulkan --rounds 3
@@ -46,22 +46,24 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--runs", type=int, default=3, help="of each case in a round")
     options = parser.parse_args()
-    kedge, ggml = {}, {}
-    for _ in range(options.rounds):
-        for line in output([options.ggml, str(options.runs)], {"GGML_VK_VISIBLE_DEVICES": "0"}).splitlines():
-            name, *numbers = line.split()
-            if len(numbers) == 2:
-                keep(ggml, name, *map(float, numbers))
-        for name, wall, processor in LINE.findall(output([options.kedge], {"KEDGE_TEST_RUNS": str(options.runs)})):
-            keep(kedge, name.strip(), float(wall) / 1e3, float(processor) / 1e3)
-    print(f"{'':28} {'ggml: wall, processor':>24} {'Kedge: wall, processor':>26} {'ratios':>14}   asked")
+    runs = str(options.runs)
+    print(f"{'':28} {'ggml: wall, processor':>24} {'Kedge: wall, processor':>26} {'ratios':>14}   asked", flush=True)
     for theirs, ours, asked in CASES:
+        kedge, ggml = {}, {}
+        for _ in range(options.rounds):
+            for line in output([options.ggml, runs, theirs], {"GGML_VK_VISIBLE_DEVICES": "0"}).splitlines():
+                name, *numbers = line.split()
+                if len(numbers) == 2:
+                    keep(ggml, name, *map(float, numbers))
+            for name, wall, processor in LINE.findall(
+                    output([options.kedge], {"KEDGE_TEST_RUNS": runs, "KEDGE_TEST_OP": ours})):
+                keep(kedge, name.strip(), float(wall) / 1e3, float(processor) / 1e3)
         if theirs not in ggml or ours not in kedge:
-            print(f"{ours:28} not measured")
+            print(f"{ours:28} not measured", flush=True)
             continue
         a, b = ggml[theirs], kedge[ours]
         print(f"{ours:28} {a[0] * 1e3:10.2f} {a[1] * 1e3:10.2f} ms {b[0] * 1e3:12.2f} {b[1] * 1e3:10.2f} ms "
-              f"{a[0] / b[0]:7.1f} {a[1] / b[1]:6.1f}   {asked}")
+              f"{a[0] / b[0]:7.1f} {a[1] / b[1]:6.1f}   {asked}", flush=True)
 
 
 if __name__ == "__main__":
