@@ -84,7 +84,8 @@ int command_lab(int argc, char **argv) {
       .summary =
           "Makes small mixture-of-experts models from nothing, post-trains each on one shifted domain under\n"
           "many conditions, evaluates and probes all of them, and writes one report. Needs no download.\n"
-          "quick takes minutes and shows the way; standard takes about an hour, full a day or more. The protocol is\n"
+          "quick takes minutes and shows the way; standard takes about an hour, full a day or more. The "
+          "protocol is\n"
           "fixed (docs/study.md). The same command goes on where an earlier one ended, whatever ended it, "
           "and\n"
           "comes to the same numbers; what is finished is not repeated. The exit status is 1 if a stage "
