@@ -43,6 +43,8 @@ typedef struct kedge_transport {
   const char *(*exchange)(void *group, const kedge_parcel *to, const kedge_parcel *from);
   const char *(*gather)(void *group, const void *mine, uint64_t bytes, void *all);
   const char *(*broadcast)(void *group, uint32_t root, void *data, uint64_t bytes);
+  /* Whether several threads may use it at a time, each with groups of its own. */
+  bool (*threads)(void);
   /* How many ranks run on this machine, and which of them this one is. */
   const char *(*local)(uint32_t *rank, uint32_t *size);
   /* Begins to listen for the other ranks' heartbeats. *on: they could be started. */

@@ -13,9 +13,9 @@
 
 /* Settings that decide when things are saved and how fast a run is, and no number of it. */
 static const char *const free_settings[] = {
-    "output_dir", "overwrite_output_dir",  "resume_from_checkpoint", "save_strategy",
-    "save_steps", "saves_per_epoch",       "save_total_limit",       "threads",
-    "profile",    "gradient_checkpointing"};
+    "output_dir", "overwrite_output_dir",   "resume_from_checkpoint", "save_strategy",
+    "save_steps", "saves_per_epoch",        "save_total_limit",       "threads",
+    "profile",    "gradient_checkpointing", "overlap_grad_reduce"};
 
 /* ---- Grids and seeds
  * ------------------------------------------------------------------------------------------------ */

@@ -44,6 +44,10 @@ static const char *alone_broadcast(void *group, uint32_t root, void *data, uint6
   return NULL;
 }
 
+static bool alone_threads(void) {
+  return false;
+}
+
 static const char *alone_local(uint32_t *rank, uint32_t *size) {
   *rank = 0;
   *size = 1;
@@ -71,6 +75,7 @@ const kedge_transport kedge__transport_alone = {.name = "alone",
                                                 .exchange = alone_exchange,
                                                 .gather = alone_gather,
                                                 .broadcast = alone_broadcast,
+                                                .threads = alone_threads,
                                                 .local = alone_local,
                                                 .watch = alone_watch,
                                                 .stop = alone_stop,

@@ -27,7 +27,7 @@ typedef struct group {
 
 static group world;
 static bool threads_allowed;
-static char failure[MPI_MAX_ERROR_STRING + 64];
+static _Thread_local char failure[MPI_MAX_ERROR_STRING + 64];
 
 static const char *checked(int code) {
   int length = 0;
@@ -168,6 +168,10 @@ static const char *mpi_broadcast(void *handle, uint32_t root, void *data, uint64
   return NULL;
 }
 
+static bool mpi_threads(void) {
+  return threads_allowed;
+}
+
 static const char *mpi_local(uint32_t *rank, uint32_t *size) {
   MPI_Comm comm;
   int r = 0, s = 1;
@@ -302,6 +306,7 @@ const kedge_transport kedge_transport_mpi = {.name = "mpi",
                                              .exchange = mpi_exchange,
                                              .gather = mpi_gather,
                                              .broadcast = mpi_broadcast,
+                                             .threads = mpi_threads,
                                              .local = mpi_local,
                                              .watch = mpi_watch,
                                              .stop = mpi_stop,

@@ -173,6 +173,7 @@ kedge_status kedge_decoder_build(const kedge_model *model, const kedge_decoder_s
 void kedge_decoder_destroy(kedge_decoder *d) {
   kedge_graph_free(d->graph);
   kedge_free(d->feeds);
+  kedge_free(d->complete);
   kedge_free(d->terms_1);
   kedge_free(d->offsets_E1);
   kedge_free(d->counts_GE);

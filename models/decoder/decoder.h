@@ -58,6 +58,11 @@ typedef struct kedge_decoder {
       *bad_1;              /* one an MoE layer; bad_1 always, the others with taps */
   kedge_value *offsets_E1; /* i32, one an MoE layer, with loads: the differences are the experts' tokens */
   kedge_value *counts_GE;  /* f32, one an MoE layer, with counts */
+  /* training: which gradients are complete before which nodes, in the order of the nodes */
+  struct kedge_complete {
+    uint32_t node, param;
+  } * complete;
+  uint32_t complete_count;
 } kedge_decoder;
 
 /* Room for rows of shared experts in a graph of so many tokens: a quarter more than there would be if all

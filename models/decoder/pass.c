@@ -77,7 +77,7 @@ static kedge_status write(kedge_pass *b, kedge_value value, const void *data) {
                : KEDGE_OK;
 }
 
-kedge_status kedge_pass_run(kedge_pass *b, const kedge_tokens *t) {
+static kedge_status write_inputs(kedge_pass *b, const kedge_tokens *t) {
   const kedge_decoder *d = &b->decoder;
   KEDGE_TRY(write(b, d->ids_T, t->ids));
   KEDGE_TRY(write(b, d->positions_T, t->positions));
@@ -89,7 +89,26 @@ kedge_status kedge_pass_run(kedge_pass *b, const kedge_tokens *t) {
     if (t->feeds[i].index) KEDGE_TRY(write(b, d->feeds[i].index_T, t->feeds[i].index));
     if (t->feeds[i].weights) KEDGE_TRY(write(b, d->feeds[i].weights, t->feeds[i].weights));
   }
+  return KEDGE_OK;
+}
+
+kedge_status kedge_pass_run(kedge_pass *b, const kedge_tokens *t) {
+  KEDGE_TRY(write_inputs(b, t));
   return kedge_exec_run(b->exec, 0, UINT32_MAX);
+}
+
+/* Runs a pass and tells of every gradient when it is complete. */
+static kedge_status run_telling(kedge_passes *b, kedge_pass *pass, const kedge_tokens *t) {
+  const kedge_decoder *d = &pass->decoder;
+  uint32_t from = 0;
+  KEDGE_TRY(write_inputs(pass, t));
+  for (uint32_t i = 0; i < d->complete_count; i++) {
+    const uint32_t node = d->complete[i].node;
+    if (node > from) KEDGE_TRY(kedge_exec_run(pass->exec, from, node));
+    from = node;
+    b->complete(b->complete_context, d->complete[i].param);
+  }
+  return kedge_exec_run(pass->exec, from, UINT32_MAX);
 }
 
 /* ---- Ranks that share experts */
@@ -157,7 +176,8 @@ static kedge_status run_members(turn *t, uint32_t first, uint32_t last) {
   const bool mine = first <= own && own < last, whole = last - first == members;
   kedge_pass *pass;
   KEDGE_TRY(get(b, t->tokens, t->prior_rows, t->longest, !whole && b->part_interventions, &pass));
-  const kedge_status status = kedge_pass_run(pass, mine ? t->data : &t->idle);
+  const kedge_status status =
+      whole && b->complete ? run_telling(b, pass, t->data) : kedge_pass_run(pass, mine ? t->data : &t->idle);
   if (status == KEDGE_OK && mine) t->read(t->context, pass);
   if (status == KEDGE_OK || !comm || !comm->overflow || half == first) return status;
   comm->overflow = 0;

@@ -27,6 +27,9 @@ typedef struct kedge_pass {
  * (gradients). */
 typedef kedge_status (*kedge_pass_extend)(void *context, kedge_decoder *decoder);
 
+/* Called while a pass runs: the gradient of a parameter is in its accumulator (kedge_decoder.complete). */
+typedef void (*kedge_pass_complete)(void *context, uint32_t param);
+
 /* Called by all ranks before tokens are run in parts (kedge_passes_run): finds what a part cannot see. */
 typedef kedge_status (*kedge_pass_split)(void *context);
 
@@ -42,6 +45,8 @@ typedef struct kedge_passes {
   const kedge_intervention *part_interventions; /* as many as the spec has; NULL: the spec's own */
   kedge_pass_split split;                       /* NULL: nothing to be found; its context is split_context */
   void *split_context;
+  kedge_pass_complete complete; /* NULL: nobody asks; not called for tokens that are run in parts */
+  void *complete_context;
   uint64_t splits; /* calls of kedge_passes_run whose tokens did not fit at once */
   int32_t *idle;   /* [2, idle_tokens] inputs of a rank that has to wait: -1, then 0 */
   uint32_t idle_tokens;

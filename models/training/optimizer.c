@@ -82,6 +82,7 @@ static kedge_value build_norms(kedge_optimizer *o, kedge_value *grads) {
   kedge_value all = KEDGE_NONE, router = KEDGE_NONE;
   bool has_router = false;
   build_sums(o);
+  o->sums_end = kedge_graph_nodes(g);
   for (uint32_t i = 0; i < o->model->params.count; i++) {
     const bool of_router = kedge_param_is_router(&o->model->params.items[i]);
     if (!o->trained[i]) continue;
@@ -141,6 +142,35 @@ static kedge_status build_update(kedge_optimizer *o, kedge_workspace *workspace)
   return status;
 }
 
+/* The gradients that are summed over ranks, in the order of the parameters; NULL without memory. */
+static kedge_overlap_item *list_sums(const kedge_optimizer *o, uint32_t *count) {
+  const uint32_t params = o->model->params.count;
+  kedge_overlap_item *items = kedge_alloc(params, sizeof *items);
+  *count = 0;
+  for (uint32_t i = 0; items && i < params; i++)
+    if (o->trained[i] && kedge_comm_size(o->comm, kedge_optimizer_ranks(o, i)) > 1)
+      items[(*count)++] = (kedge_overlap_item){i, o->grad[i], kedge_optimizer_ranks(o, i)};
+  return items;
+}
+
+kedge_status kedge_optimizer_open_overlap(kedge_optimizer *o) {
+  uint32_t count = 0;
+  if (!o->options.overlap || kedge_comm_size(o->comm, KEDGE_RANKS_ALL) == 1) return KEDGE_OK;
+  o->options.overlap = false; /* asked for once */
+  kedge_overlap_item *items = list_sums(o, &count);
+  const kedge_status status = kedge_overlap_new(o->model->device, items, count, &o->overlap);
+  kedge_free(items);
+  return status;
+}
+
+uint64_t kedge_optimizer_overlap_bytes(const kedge_optimizer *o) {
+  uint32_t count = 0;
+  kedge_overlap_item *items = list_sums(o, &count);
+  const uint64_t bytes = items ? kedge_overlap_bytes(o->comm, items, count) : 0;
+  kedge_free(items);
+  return bytes;
+}
+
 kedge_status kedge_optimizer_init(kedge_optimizer *o, const kedge_model *model,
                                   const kedge_optimizer_options *options, kedge_workspace *workspace) {
   const uint32_t count = model->params.count;
@@ -176,6 +206,7 @@ static void buffers_free(kedge_buffer **buffers, uint32_t count) {
 void kedge_optimizer_destroy(kedge_optimizer *o) {
   if (!o->model) return;
   const uint32_t count = o->model->params.count;
+  kedge_overlap_free(o->overlap);
   kedge_exec_free(o->exec);
   kedge_graph_free(o->graph);
   buffers_free(o->master, count);
@@ -189,8 +220,13 @@ void kedge_optimizer_destroy(kedge_optimizer *o) {
 
 typedef struct sink_context {
   kedge_optimizer *optimizer;
-  const kedge_decoder *decoder;
+  kedge_decoder *decoder;
 } sink_context;
+
+static void completed(kedge_decoder *d, uint32_t param) {
+  d->complete[d->complete_count++] =
+      (struct kedge_complete){.node = kedge_graph_nodes(d->graph), .param = param};
+}
 
 /* Adds a complete gradient to its accumulator. */
 static void sink(void *context, kedge_graph *g, kedge_value wrt, kedge_value gradient) {
@@ -200,6 +236,16 @@ static void sink(void *context, kedge_graph *g, kedge_value wrt, kedge_value gra
     if (c->decoder->params[i] != wrt) continue;
     const kedge_param *p = &o->model->params.items[i];
     kedge_accumulate(g, kedge_parameter(g, "grad", KEDGE_F32, p->rank, p->dims, o->grad[i], 0), gradient);
+    completed(c->decoder, i);
+  }
+}
+
+/* Parameters that the loss does not depend on. */
+static void complete_rest(const kedge_optimizer *o, kedge_decoder *d) {
+  for (uint32_t i = 0; i < o->model->params.count; i++) {
+    bool told = !o->trained[i];
+    for (uint32_t k = 0; k < d->complete_count; k++) told |= d->complete[k].param == i;
+    if (!told) completed(d, i);
   }
 }
 
@@ -207,18 +253,48 @@ kedge_status kedge_optimizer_extend(void *context, kedge_decoder *d) {
   kedge_optimizer *o = context;
   const uint32_t count = o->model->params.count;
   kedge_value *wrt = kedge_alloc(count, sizeof *wrt), *gradients = kedge_alloc(count, sizeof *gradients);
-  kedge_status status = wrt && gradients ? KEDGE_OK : KEDGE_ERR_MEMORY;
+  d->complete = kedge_alloc(count, sizeof *d->complete);
+  kedge_status status = wrt && gradients && d->complete ? KEDGE_OK : KEDGE_ERR_MEMORY;
   if (status == KEDGE_OK) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < count; i++)
       if (o->trained[i]) wrt[n++] = d->params[i];
     sink_context c = {o, d};
     kedge_gradient(d->graph, d->loss_1, wrt, n, gradients, sink, &c);
+    complete_rest(o, d);
     status = kedge_graph_status(d->graph);
   }
   kedge_free(wrt);
   kedge_free(gradients);
   return status;
+}
+
+bool kedge_optimizer_last(kedge_optimizer *o) {
+  if (!o->overlap) return false;
+  kedge_overlap_begin(o->overlap);
+  return o->handing = true;
+}
+
+void kedge_optimizer_complete(void *context, uint32_t param) {
+  kedge_optimizer *o = context;
+  kedge_overlap_complete(o->overlap, param);
+}
+
+void kedge_optimizer_abandon(kedge_optimizer *o) {
+  if (!o->overlap || o->comm->broken) return;
+  if (!o->handing) kedge_overlap_begin(o->overlap);
+  kedge_overlap_give_up(o->overlap);
+  (void)kedge_overlap_wait(o->overlap);
+  o->handing = false;
+}
+
+/* Whether the sums over ranks were made beside the backward pass. A micro-batch that was run in parts leaves
+ * them all for now. */
+static kedge_status collect(kedge_optimizer *o, bool *summed) {
+  *summed = o->handing && kedge_overlap_whole(o->overlap);
+  if (o->handing) KEDGE_TRY(kedge_overlap_wait(o->overlap));
+  o->handing = false;
+  return KEDGE_OK;
 }
 
 kedge_status kedge_optimizer_begin(kedge_optimizer *o) {
@@ -232,8 +308,10 @@ kedge_status kedge_optimizer_step(kedge_optimizer *o, double learning_rate, kedg
   const double t = (double)(o->steps + 1);
   const float hyper[4] = {(float)learning_rate, (float)(1 - pow(o->options.beta1, t)),
                           (float)(1 - pow(o->options.beta2, t)), 0};
+  bool summed;
+  KEDGE_TRY(collect(o, &summed));
   KEDGE_TRY(kedge_exec_write(o->exec, o->hyper_4, hyper, sizeof hyper));
-  KEDGE_TRY(kedge_exec_run(o->exec, 0, o->norms_end));
+  KEDGE_TRY(kedge_exec_run(o->exec, summed ? o->sums_end : 0, o->norms_end));
   KEDGE_TRY(kedge_exec_read(o->exec, o->norm_1, &norm, sizeof norm));
   if (o->router_norm_1) KEDGE_TRY(kedge_exec_read(o->exec, o->router_norm_1, &router, sizeof router));
   *norms = (kedge_optimizer_norms){(double)norm, (double)router};

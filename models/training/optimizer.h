@@ -12,9 +12,11 @@
 
 #include "core/comm.h"
 #include "models/decoder/decoder.h"
+#include "models/parallel/overlap.h"
 
 typedef struct kedge_optimizer_options {
   double beta1, beta2, eps, decay, max_norm; /* max_norm <= 0: no clipping */
+  bool overlap;                              /* gradients may be summed over ranks beside the backward pass */
   const bool *trained; /* one a parameter, NULL: all; the others keep their bits and are out of the norm */
 } kedge_optimizer_options;
 
@@ -31,8 +33,11 @@ typedef struct kedge_optimizer {
   kedge_graph *graph;
   kedge_exec *exec;
   kedge_value norm_1, router_norm_1, hyper_4;
-  uint32_t norms_end; /* first node of the updates: norms are known before anything changes */
-  uint64_t steps;     /* updates done: t of the bias correction */
+  uint32_t sums_end;      /* first node behind the sums over ranks */
+  uint32_t norms_end;     /* first node of the updates: norms are known before anything changes */
+  uint64_t steps;         /* updates done: t of the bias correction */
+  kedge_overlap *overlap; /* NULL: sums are made when an update is complete */
+  bool handing;           /* this update's gradients are handed over to it */
 } kedge_optimizer;
 
 /* Moments start at 0, masters at the weights. The model and workspace are borrowed. */
@@ -46,6 +51,19 @@ kedge_status kedge_optimizer_extend(void *context, kedge_decoder *decoder);
 
 /* Zeroes the accumulators. */
 kedge_status kedge_optimizer_begin(kedge_optimizer *optimizer);
+
+/* Before the first update, by all ranks: the thread that sums gradients beside the backward pass, where the
+ * options want it and there can be one. */
+kedge_status kedge_optimizer_open_overlap(kedge_optimizer *optimizer);
+/* Bytes that the thread takes beside the tensors. */
+uint64_t kedge_optimizer_overlap_bytes(const kedge_optimizer *optimizer);
+/* The last micro-batch of an update begins: gradients that its pass completes may be handed over. False where
+ * there is nobody to hand them to. */
+bool kedge_optimizer_last(kedge_optimizer *optimizer);
+/* The gradient of a parameter is complete (kedge_pass_complete); context is the optimizer. */
+void kedge_optimizer_complete(void *context, uint32_t param);
+/* The update is given up, by all ranks: none may wait for another one's gradients. */
+void kedge_optimizer_abandon(kedge_optimizer *optimizer);
 
 /* What an update saw: global norm of all gradients before clipping, and that of the router weights alone. */
 typedef struct kedge_optimizer_norms {

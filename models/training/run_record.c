@@ -35,6 +35,7 @@ static const char *const free_settings[] = {"output_dir",
                                             "eval_dataset",
                                             "per_device_eval_batch_size",
                                             "profile",
+                                            "overlap_grad_reduce",
                                             "router_probe_steps",
                                             "gradient_checkpointing"};
 

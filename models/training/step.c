@@ -89,6 +89,7 @@ kedge_status kedge_stepper_init(kedge_stepper *s, const kedge_setup *setup) {
                                            .eps = c->adam_epsilon,
                                            .decay = c->weight_decay,
                                            .max_norm = c->max_grad_norm,
+                                           .overlap = c->overlap_grad_reduce,
                                            .trained = setup->router.trained};
   kedge_status status = kedge_workspace_new(setup->model->device, &s->workspace);
   if (status == KEDGE_OK) status = kedge_optimizer_init(&s->optimizer, setup->model, &options, s->workspace);
@@ -296,6 +297,13 @@ static void read_training(void *context, const kedge_pass *pass) {
   r->status = read_pass(r->stepper, pass, r->result);
 }
 
+/* Whether the pass of a micro-batch hands its gradients over. */
+static void set_last(kedge_stepper *s, bool last) {
+  const bool hands = last && kedge_optimizer_last(&s->optimizer);
+  s->train.complete = hands ? kedge_optimizer_complete : NULL;
+  s->train.complete_context = &s->optimizer;
+}
+
 /* Micro-batch `index`. `fresh`: a table that counts micro-batches begins with this one. */
 static kedge_status train_micro(kedge_stepper *s, kedge_batches *batches, const kedge_update *update,
                                 uint32_t index, bool fresh, kedge_step_result *result) {
@@ -306,6 +314,7 @@ static kedge_status train_micro(kedge_stepper *s, kedge_batches *batches, const 
   if (status == KEDGE_OK && fresh)
     memset(kedge_feeds_table(&s->feeds, balance), 0, s->feeds.table_bytes[balance]);
   s->micro = &mb;
+  set_last(s, status == KEDGE_OK && index + 1 == update->micro_batches);
   if (status == KEDGE_OK) status = run_pass(&s->train, &mb, true, read_training, &r);
   s->micro = NULL;
   const bool passed = status == KEDGE_OK;
@@ -405,7 +414,9 @@ kedge_status kedge_stepper_update(kedge_stepper *s, kedge_batches *batches, cons
   *result = (kedge_step_result){0};
   s->feeds.clipped = (kedge_prior_clipped){0};
   memset(s->loads, 0, (uint64_t)p->moe_layers * p->config.num_experts * sizeof *s->loads);
+  KEDGE_TRY(kedge_optimizer_open_overlap(&s->optimizer));
   kedge_status status = run_micros(s, batches, update, result);
+  if (status != KEDGE_OK) kedge_optimizer_abandon(&s->optimizer);
   result->clipped = s->feeds.clipped;
   if (!comm || !comm->agreed) status = kedge_comm_agree(comm, status);
   KEDGE_TRY(status);
@@ -508,6 +519,11 @@ uint32_t kedge_stepper_times(const kedge_stepper *s, kedge_op_time *times, uint3
   count = add_passes(&s->counting, times, count, capacity);
   if (s->base) count = add_passes(kedge_router_reader_passes(s->base), times, count, capacity);
   if (s->optimizer.exec) count = add_times(s->optimizer.exec, times, count, capacity);
+  if (s->optimizer.overlap && count + 2 <= capacity && s->setup->config->profile) {
+    const kedge_overlap_times t = kedge_overlap_measure(s->optimizer.overlap);
+    times[count++] = (kedge_op_time){"sums beside backward", t.buckets, t.summing};
+    times[count++] = (kedge_op_time){"waiting for them", t.updates, t.waiting};
+  }
   qsort(times, count, sizeof *times, by_seconds);
   return count;
 }
