@@ -145,7 +145,7 @@ static void test_killed_ten_times(void **state) {
   for (unsigned k = 0; k < KILLS; k++) {
     random = random * 1103515245u + 12345u;
     const int victim = (int)(random >> 16) % RANKS;
-    const unsigned next = last_logged("killed") + 2; /* past any checkpoint: the ranks have all begun */
+    const unsigned next = last_logged("killed") + 3; /* a checkpoint is whole, and all ranks have begun */
     const pid_t child = start("killed", STEPS, "resume_from_checkpoint=true");
     if (wait_for("killed", next, child)) {
       usleep((random >> 8) % 60000); /* into an update or a save */
