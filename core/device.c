@@ -78,6 +78,8 @@ static kedge_status buffer_make(kedge_device *device, const void *memory, uint64
     kedge_free(buffer);
     return status;
   }
+  if (!memory) device->bytes += bytes;
+  if (device->bytes > device->peak_bytes) device->peak_bytes = device->bytes;
   *out = buffer;
   return KEDGE_OK;
 }
@@ -93,6 +95,7 @@ kedge_status kedge_buffer_wrap(kedge_device *device, const void *memory, uint64_
 
 void kedge_buffer_free(kedge_buffer *buffer) {
   if (!buffer) return;
+  if (!buffer->borrowed) buffer->device->bytes -= buffer->bytes;
   buffer->device->backend->buffer_free(buffer);
   kedge_free(buffer);
 }

@@ -128,6 +128,7 @@ struct kedge_device {
   int32_t index;           /* which of the machine's devices of its kind; -1: there is only one */
   kedge_limits limits;
   void *state;
+  uint64_t bytes, peak_bytes; /* of its buffers now, and at most so far; borrowed memory aside */
   char description[128];
   char link[128]; /* what collective ops go over, once connected, for people; "" before */
   char note[256]; /* what a user should know of how it opened; "" mostly */

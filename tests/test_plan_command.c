@@ -48,7 +48,7 @@ static void test_full_size(void **state) {
   assert_true(test_json_int(p, "bytes.optimizer") == 8 * n);
   assert_true(test_json_int(p, "bytes.master") == 4 * (n - routers));
   static const char *const kinds[] = {"weights",     "gradients", "optimizer", "master",
-                                      "activations", "scratch",   "inputs"};
+                                      "activations", "scratch",   "inputs",    "sums"};
   json_int_t sum = 0;
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
     char path[64];
@@ -56,7 +56,7 @@ static void test_full_size(void **state) {
     sum += test_json_int(p, path);
   }
   assert_true(test_json_int(p, "bytes.total") == sum);
-  assert_int_equal(json_object_size(json_object_get(p, "bytes")), 8);
+  assert_int_equal(json_object_size(json_object_get(p, "bytes")), 9);
   /* A second and no more; generous for sanitizers and slow machines. */
   double seconds = (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
   print_message("planned in %.2f s\n", seconds);

@@ -14,8 +14,10 @@
 #include <stdio.h>
 
 /* Plans a graph for the CPU: the null device asks for no scratch, and a plan needs no memory for weights. */
-static kedge_status plan_graph(const kedge_graph *graph, kedge_exec **exec, kedge_device **cpu) {
+static kedge_status plan_graph(const kedge_graph *graph, kedge_comm *comm, kedge_exec **exec,
+                               kedge_device **cpu) {
   KEDGE_TRY(kedge_device_open("cpu", NULL, cpu));
+  kedge_device_join(*cpu, comm);
   return kedge_exec_new(*cpu, graph, NULL, exec);
 }
 
@@ -32,6 +34,21 @@ static void count_rows(const kedge_model *model, const kedge_exec *exec, plan_re
   }
 }
 
+/* An update shares the workspace of the training passes, and may be the larger one. */
+static kedge_status plan_update(const kedge_optimizer *optimizer, plan_report *r) {
+  kedge_exec *exec = NULL;
+  kedge_device *cpu = NULL;
+  kedge_status status = plan_graph(optimizer->graph, optimizer->comm, &exec, &cpu);
+  if (status == KEDGE_OK) {
+    const kedge_plan_summary summary = kedge_exec_plan(exec);
+    const uint64_t bytes = summary.arena + summary.scratch;
+    if (bytes > r->activations + r->scratch) r->scratch = bytes - r->activations;
+  }
+  kedge_exec_free(exec);
+  kedge_device_close(cpu);
+  return status;
+}
+
 static kedge_status plan_training(kedge_optimizer *optimizer, const kedge_decoder_spec *spec,
                                   plan_report *r) {
   kedge_decoder decoder;
@@ -39,7 +56,7 @@ static kedge_status plan_training(kedge_optimizer *optimizer, const kedge_decode
   kedge_device *cpu = NULL;
   KEDGE_TRY(kedge_decoder_build(optimizer->model, spec, &decoder));
   kedge_status status = kedge_optimizer_extend(optimizer, &decoder);
-  if (status == KEDGE_OK) status = plan_graph(decoder.graph, &exec, &cpu);
+  if (status == KEDGE_OK) status = plan_graph(decoder.graph, optimizer->comm, &exec, &cpu);
   if (status == KEDGE_OK) {
     const kedge_plan_summary summary = kedge_exec_plan(exec);
     r->activations = summary.arena;
@@ -89,6 +106,8 @@ kedge_status plan_measure(const kedge_model *model, uint32_t tokens, const kedge
   kedge_status status = kedge_optimizer_init(&optimizer, model, &options, workspace);
   if (status == KEDGE_OK) count_states(&optimizer, r);
   if (status == KEDGE_OK) status = plan_training(&optimizer, &own, r);
+  if (status == KEDGE_OK) status = plan_update(&optimizer, r);
+  if (status == KEDGE_OK) r->sums = kedge_optimizer_overlap_bytes(&optimizer);
   kedge_optimizer_destroy(&optimizer);
   kedge_workspace_free(workspace);
   return status;
@@ -101,7 +120,8 @@ uint64_t plan_rows(const plan_report *r, plan_row rows[PLAN_ROWS]) {
                                    {"master", "master weights, f32", r->masters},
                                    {"activations", "activations", r->activations},
                                    {"scratch", "scratch of the kernels (cpu)", r->scratch},
-                                   {"inputs", "inputs", r->inputs}};
+                                   {"inputs", "inputs", r->inputs},
+                                   {"sums", "sums beside the backward pass", r->sums}};
   uint64_t total = 0;
   for (int i = 0; i < PLAN_ROWS; i++) {
     rows[i] = all[i];

@@ -8,7 +8,7 @@
 
 /* Bytes of a rank by kind, and what it sends to others. */
 typedef struct plan_report {
-  uint64_t weights, gradients, moments, masters, activations, naive, scratch, inputs;
+  uint64_t weights, gradients, moments, masters, activations, naive, scratch, inputs, sums;
   uint32_t nodes, values, size;     /* size: the bucket of the tokens */
   uint64_t sums_sent, weights_sent; /* an update: gradients to be summed, updated weights */
   uint64_t rows_sent; /* a micro-batch: rows for experts and what comes back, forward and backward */
@@ -20,7 +20,7 @@ typedef struct plan_row {
   uint64_t bytes;
 } plan_row;
 
-enum { PLAN_ROWS = 7 };
+enum { PLAN_ROWS = 8 };
 
 /* Builds and plans the training graph that `spec` asks for, `tokens` and `loss` aside: of `tokens` at once.
  * `model` is a description (kedge_model_describe) on a device that computes nothing; where that has joined a
