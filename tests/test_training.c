@@ -88,6 +88,15 @@ static void test_extend(void **state) {
                   run);
   assert_true(training_same("ten/model.safetensors", "five/model.safetensors"));
   assert_true(training_same("ten/metrics.jsonl", "five/metrics.jsonl"));
+  /* Killed before its first checkpoint. */
+  test_make_folder(test_path(test_folder(), "log"));
+  test_write_text(test_path(test_folder(), "log/metrics.jsonl"), "{\"step\": 1, \"train/loss\": 4.0}\n");
+  training_expect(0, "starting from the beginning",
+                  "%s output_dir=log max_steps=10 router_probe_steps=5 resume_from_checkpoint=true", run);
+  assert_true(training_same("ten/metrics.jsonl", "log/metrics.jsonl"));
+  test_remove(test_path(test_folder(), "log/checkpoint-10"));
+  training_expect(2, "no checkpoint to resume from; set overwrite_output_dir=true",
+                  "%s output_dir=log max_steps=10 router_probe_steps=5 resume_from_checkpoint=true", run);
   training_expect(2, "key \"max_steps\"",
                   "train run.yaml output_dir=whole max_steps=12 resume_from_checkpoint=true");
 }

@@ -71,7 +71,13 @@ static bool same_folder(const char *a, const char *b) {
   return a && b && !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* A folder with another run's results is not written into by accident, the base model's never. */
+/* Whether the run shall go on from the last checkpoint, if there is one. */
+static bool wants_last(const kedge_config *config) {
+  return config->resume_from_checkpoint && !strcmp(config->resume_from_checkpoint, "true");
+}
+
+/* A folder with another run's results is not written into by accident, the base model's never. A run that was
+ * killed before its first checkpoint has left its log alone; told to go on, it begins anew. */
 static kedge_status check_output(const kedge_config *config, const char *checkpoint) {
   const char *out = config->output_dir;
   char *found = NULL;
@@ -81,7 +87,13 @@ static kedge_status check_output(const kedge_config *config, const char *checkpo
   if (checkpoint || config->overwrite_output_dir) return KEDGE_OK;
   KEDGE_TRY(kedge_run_find(out, &found, NULL));
   kedge_status status = KEDGE_OK;
-  if (found || exists(out, "metrics.jsonl") || exists(out, "config.json"))
+  const bool ended = exists(out, "config.json");
+  if (ended && wants_last(config))
+    status = kedge_fail(KEDGE_ERR_ARGUMENT,
+                        "output_dir %s holds a model and no checkpoint to resume from; set "
+                        "overwrite_output_dir=true or choose another",
+                        out);
+  else if (found || ended || (exists(out, "metrics.jsonl") && !wants_last(config)))
     status =
         kedge_fail(KEDGE_ERR_ARGUMENT,
                    "output_dir %s holds another run; set resume_from_checkpoint=true to go on with it, or "
@@ -108,16 +120,15 @@ static kedge_status find_checkpoint(const kedge_config *config, char **path, ked
   const char *wanted = config->resume_from_checkpoint;
   *path = NULL;
   if (!wanted || !strcmp(wanted, "false")) return KEDGE_OK;
-  if (!strcmp(wanted, "true")) return kedge_run_find(config->output_dir, path, notes);
+  if (wants_last(config)) return kedge_run_find(config->output_dir, path, notes);
   *path = kedge_strdup(wanted);
   return *path ? KEDGE_OK : KEDGE_ERR_MEMORY;
 }
 
 static kedge_status choose_checkpoint(run *r, char **path) {
-  const char *wanted = r->config->resume_from_checkpoint;
   KEDGE_TRY(find_checkpoint(r->config, path, &r->notes));
   show_notes(r);
-  if (!*path && wanted && !strcmp(wanted, "true"))
+  if (!*path && wants_last(r->config))
     say(r, "no checkpoint to resume from in output_dir: starting from the beginning");
   return KEDGE_OK;
 }
