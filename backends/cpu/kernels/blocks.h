@@ -17,7 +17,7 @@ enum {
   KEDGE_PRAGMA_(omp parallel for num_threads((int)call->threads) schedule(dynamic) if ((count) > 1))
 
 /* The same for `work` multiply-adds in all: fewer are done before another thread is awake. */
-enum { KEDGE_WAKE = 1 << 18 };
+enum { KEDGE_WAKE = 1 << 21 };
 #define KEDGE_PARALLEL_WORK(count, work)                                                                     \
   KEDGE_PRAGMA_(omp parallel for num_threads((int)call->threads) schedule(dynamic) if ((count) > 1 && (work) >= KEDGE_WAKE))
 

@@ -130,7 +130,7 @@ static int32_t topk_row(const kedge_call *call, size_t t) {
 KEDGE_KERNEL(topk) {
   KEDGE_CALL_ARGS(topk);
   int32_t bad = 0;
-#pragma omp parallel for num_threads((int)call->threads) schedule(dynamic) reduction(+ : bad)
+#pragma omp parallel for num_threads((int)call->threads) schedule(dynamic) reduction(+ : bad) if (a->tokens > TOKENS)
   for (size_t b = 0; b < kedge__blocks(a->tokens, TOKENS); b++) FOR_TOKENS(b) bad += topk_row(call, t);
   KEDGE_OUT_I(1)[0] = bad;
 }
