@@ -165,12 +165,13 @@ def step(options, kedge):
 def memory(options, kedge):
     """Resident set of a process that trains, beside one that has only loaded its libraries."""
     kedge.bench("step")
-    code = ("import sys, resource; sys.path.insert(0, sys.argv[1]); import bench, torch;"
+    # A process's own high water: what getrusage tells of it begins at that of the process that started it.
+    code = ("import os, sys; sys.path.insert(0, sys.argv[1]); import bench, torch;"
             "import transformers.models.qwen3_moe.modeling_qwen3_moe;"
             "torch.set_num_threads(int(sys.argv[4]));"
-            "base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024;"
+            "base = bench.high_water(os.getpid());"
             "step = bench.TorchStep(sys.argv[2], sys.argv[3]); [step() for _ in range(3)];"
-            "print(base, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)")
+            "print(base, bench.high_water(os.getpid()))")
     here, rows = os.path.dirname(os.path.abspath(__file__)), []
     for experts in options.experts:
         out = subprocess.run([sys.executable, "-c", code, here, experts, options.dtype, str(options.threads)],
